@@ -1,0 +1,166 @@
+"""What every frozen value needs: integers that are integers, arrays that stay as they are.
+
+The traps handled here once: ``bool`` passes for ``int``; ``[]`` becomes float64; ``==`` on arrays
+gives an array; an array inside a frozen class can still be written. Rules VALUE-1 to VALUE-5 of
+``specs/exchange.md``.
+"""
+
+import operator
+from collections.abc import Iterable
+from typing import TypeVar, dataclass_transform
+
+import attrs
+import numpy as np
+
+from hpfun import serial
+from hpfun.errors import refusal
+
+INT64_MAX = 2**63 - 1
+T = TypeVar("T")
+
+
+def integer(value: object, where: str, code: str, *, least: int | None = None, most: int | None = None) -> int:
+    """``value`` as a Python int; bools, floats and everything else are refused with ``code``."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise refusal(
+            code,
+            where,
+            f"needs an integer, got {type(value).__name__} {value!r:.60}",
+            "pass an int (bools and floats are refused)",
+            value=repr(value)[:60],
+            type=type(value).__name__,
+        )
+    number = int(value)
+    if (least is not None and number < least) or (most is not None and number > most):
+        legal = f"{'-inf' if least is None else least}..{'inf' if most is None else most}"
+        raise refusal(code, where, f"got {number}, legal is {legal}", value=number, least=least, most=most)
+    return number
+
+
+def integers(values: object, where: str, code: str) -> np.ndarray:
+    """``values`` as an owned, read-only, one-dimensional int64 array.
+
+    Takes any integer sequence, numpy array or CPU tensor (through ``__array__``); refuses bools,
+    floats, other dimensions and numbers beyond int64, with ``code``.
+    """
+    if isinstance(values, np.ndarray):
+        if values.dtype == np.int64 and values.ndim == 1 and not values.flags.writeable and values.base is None:
+            return values
+        array = values
+    elif hasattr(values, "__array__"):
+        try:
+            array = np.asarray(values)
+        except (TypeError, RuntimeError) as error:
+            raise refusal(
+                code,
+                where,
+                f"a {type(values).__name__} that numpy cannot read: {error}"[:200],
+                "move it to the CPU first",
+                type=type(values).__name__,
+            ) from None
+    else:
+        array = _sequence(values, where, code)
+    if array.ndim != 1:
+        raise refusal(code, where, f"needs one dimension, got shape {array.shape}", shape=array.shape)
+    if array.dtype.kind not in "iu" and array.size:
+        raise refusal(
+            code,
+            where,
+            f"needs integers, got {array.dtype}",
+            "pass ints (bools and floats are refused)",
+            dtype=str(array.dtype),
+        )
+    if array.dtype == np.uint64 and array.size and int(array.max()) > INT64_MAX:
+        raise refusal(code, where, "a number does not fit into int64", value=int(array.max()), most=INT64_MAX)
+    return readonly(np.array(array, dtype=np.int64, order="C"))
+
+
+def _sequence(values: object, where: str, code: str) -> np.ndarray:
+    """A Python sequence as an integer array, checked entry by entry for impostors."""
+    if not isinstance(values, Iterable):
+        raise refusal(
+            code, where, f"needs a sequence of integers, got {type(values).__name__}", type=type(values).__name__
+        )
+    entries = list(values)
+    for kind in set(map(type, entries)):
+        if kind is int or issubclass(kind, np.integer):
+            continue
+        at = next(i for i, entry in enumerate(entries) if type(entry) is kind)
+        raise refusal(
+            code,
+            where,
+            f"entry {at} is {kind.__name__} {entries[at]!r:.60}",
+            "pass ints (bools and floats are refused)",
+            index=at,
+            value=repr(entries[at])[:60],
+            type=kind.__name__,
+        )
+    try:
+        return np.array(list(map(operator.index, entries)), dtype=np.int64)
+    except OverflowError:
+        at = next(i for i, entry in enumerate(entries) if not -INT64_MAX - 1 <= entry <= INT64_MAX)
+        raise refusal(
+            code, where, f"entry {at} does not fit into int64", index=at, value=int(entries[at]), most=INT64_MAX
+        ) from None
+
+
+def readonly(array: np.ndarray) -> np.ndarray:
+    """The same array, no longer writable; for arrays that nobody else holds."""
+    array.flags.writeable = False
+    return array
+
+
+def integer_field(code: str, least: int | None = None):
+    """An attrs field that holds a Python int of at least ``least``."""
+    convert = attrs.Converter(lambda value, field: integer(value, field.name, code, least=least), takes_field=True)
+    return attrs.field(converter=convert)
+
+
+def integers_field(code: str):
+    """An attrs field that holds a read-only int64 array."""
+    convert = attrs.Converter(lambda value, field: integers(value, field.name, code), takes_field=True)
+    return attrs.field(converter=convert)
+
+
+@dataclass_transform(
+    frozen_default=True, eq_default=False, field_specifiers=(attrs.field, integer_field, integers_field)
+)
+def plan_value(cls: type[T]) -> type[T]:
+    """A frozen value that compares, hashes and pickles by content, and that JSON can name.
+
+    The class says ``digest = content_digest``; equality and hash go by it, so values with arrays can be
+    keys. Unpickling and copying construct anew, so arrays stay read-only.
+    """
+    made = attrs.define(frozen=True, eq=False, slots=False)(cls)
+    made.__eq__ = _equal  # type: ignore[method-assign]
+    made.__hash__ = _hash  # type: ignore[method-assign]
+    made.__reduce__ = _reduce  # type: ignore[method-assign]
+    serial.register(made)
+    return made
+
+
+@property
+def content_digest(self) -> str:
+    """Content digest: 64 hex digits, equal in every process for equal values; computed once."""
+    found = self.__dict__.get("_digest")
+    if found is None:
+        found = self.__dict__["_digest"] = serial.digest(self)
+    return found
+
+
+def _equal(self, other):
+    if type(self) is not type(other):
+        return NotImplemented
+    return self is other or self.digest == other.digest
+
+
+def _hash(self):
+    return hash(self.digest)
+
+
+def _reduce(self):
+    return (_rebuild, (type(self), {a.name: getattr(self, a.name) for a in attrs.fields(type(self))}))
+
+
+def _rebuild(cls, fields):
+    return cls(**fields)

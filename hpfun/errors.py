@@ -1,0 +1,121 @@
+"""Coded errors: every refusal names the rule, the place, the numbers and the way out.
+
+A ``PlanError`` carries one or more violations; its own ``code``, ``where``, ``facts`` and
+``suggestion`` are those of the first. ``CODES`` is the whole list, one rule a line; rules
+ERROR-1 to ERROR-5 of ``specs/errors.md`` say how the parts behave.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import attrs
+
+CODES: Mapping[str, str] = MappingProxyType(
+    {
+        "HP-DOC-001": "document lengths are a non-empty sequence of positive integers",
+        "HP-DOC-002": "cu_seq_lens starts at 0 and strictly increases",
+        "HP-DOC-003": "the pack divides into equal shards",
+        "HP-EXCHANGE-001": "sizes, ranks and row counts of an exchange are integers in range",
+        "HP-EXCHANGE-002": "splits have one entry per rank, none negative, 0 for the own rank",
+        "HP-EXCHANGE-003": "row lists are as long as their splits and their partner list",
+        "HP-EXCHANGE-004": "rows lie inside the source shard and inside the target",
+        "HP-EXCHANGE-005": "a placing exchange writes no slot twice, a reducing one reads no row twice",
+        "HP-EXCHANGE-006": "an exchange that is not required moves nothing between ranks",
+        "HP-EXCHANGE-007": "the exchanges of one group agree with one another",
+        "HP-EXCHANGE-008": "a tensor has the rows that the exchange says, along a dimension that it has",
+        "HP-EXCHANGE-009": "the process group is the one that the exchange was planned for",
+        "HP-EXCHANGE-010": "an exchange does not vectorise over vmap",
+        "HP-INDEX-001": "document lengths are a non-empty sequence of positive integers",
+        "HP-INDEX-002": "size and ratio are positive integers, and size divides the tokens",
+        "HP-INDEX-003": "the balance mode is one of none, zigzag, greedy, hybrid, locality",
+        "HP-INDEX-004": "a block size belongs to greedy or hybrid and is 1 to the rows of a shard",
+        "HP-INDEX-005": "hybrid, and hybrid alone, has a positive zigzag_min_length",
+        "HP-INDEX-006": "all rows fit into the row capacity of the workers",
+        "HP-INDEX-007": "a rank lies inside its group",
+        "HP-INDEX-008": "tensors of the indexer have the planned shapes, dtypes and one device",
+        "HP-INDEX-009": "every work total fits into a signed 64-bit integer",
+        "HP-INDEX-010": "the tasks of a plan cut the pack into stretches of one document each",
+        "HP-INDEX-011": "an option is an integer in range and belongs to the mode",
+        "HP-STATE-001": "a handle is waited once",
+        "HP-SERIAL-001": "text to be read is JSON of a known schema version",
+        "HP-SERIAL-002": "a stored value has a known type and exactly its fields",
+        "HP-AGREE-001": "all ranks hold the same plan",
+        "HP-AGREE-002": "no rank failed with an unexpected exception",
+        "HP-AGREE-003": "all ranks pass tensors of one dtype and of the planned shapes",
+        "HP-RANKS-001": "every rank of a local pool answers in time",
+        "HP-OPS-001": "operator inputs have the shapes, dtypes and device of the contract",
+        "HP-OPS-002": "index scores are numbers, not NaN",
+        "HP-INPUT-001": "an input file can be read and holds numbers",
+        "HP-INPUT-002": "an input of lengths or cu_seq_lens is in a known form",
+        "HP-INPUT-003": "a named workload or total can be built",
+    }
+)
+
+
+@attrs.frozen
+class Violation:
+    """One broken rule: its code, the place, one line of prose, the numbers, the way out."""
+
+    code: str
+    where: str
+    message: str
+    facts: Mapping[str, object] = attrs.field(factory=dict, converter=lambda facts: MappingProxyType(dict(facts)))
+    suggestion: str = ""
+
+    def line(self) -> str:
+        """The violation in one line, as a user reads it."""
+        place = f" at `{self.where}`" if self.where else ""
+        advice = f"; {self.suggestion}" if self.suggestion else ""
+        return f"[{self.code}]{place}: {self.message}{advice}"
+
+    def __reduce__(self):  # a mapping proxy does not pickle
+        return (Violation, (self.code, self.where, self.message, dict(self.facts), self.suggestion))
+
+
+class PlanError(ValueError):
+    """A rule was broken by an input; compare ``code`` and ``facts``, never the prose.
+
+    >>> error = refusal("HP-INDEX-007", "rank", "rank 9 is outside a group of 8", rank=9, size=8)
+    >>> error.code, error.where, error.facts["size"], len(error.violations)
+    ('HP-INDEX-007', 'rank', 8, 1)
+    >>> error.inside("route").where
+    'route.rank'
+    """
+
+    def __init__(self, *violations: Violation):
+        if not violations:
+            raise TypeError("PlanError needs at least one Violation")
+        super().__init__("\n".join(violation.line() for violation in violations))
+        self.violations = violations
+
+    @property
+    def code(self) -> str:
+        """Code of the first violation."""
+        return self.violations[0].code
+
+    @property
+    def where(self) -> str:
+        """Argument or path of the first violation."""
+        return self.violations[0].where
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """Numbers of the first violation."""
+        return self.violations[0].facts
+
+    @property
+    def suggestion(self) -> str:
+        """Way out of the first violation."""
+        return self.violations[0].suggestion
+
+    def inside(self, outer: str) -> "PlanError":
+        """The same error as seen from one layer further out: ``where`` gets a prefix."""
+        return PlanError(*(attrs.evolve(v, where=f"{outer}.{v.where}" if v.where else outer) for v in self.violations))
+
+    def __reduce__(self):
+        return (PlanError, self.violations)
+
+
+def refusal(code: str, where: str, message: str, suggestion: str = "", **facts: object) -> PlanError:
+    """A ``PlanError`` of one violation, to be raised by the caller."""
+    return PlanError(Violation(code, where, message, facts, suggestion))

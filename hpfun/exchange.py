@@ -1,0 +1,236 @@
+"""RowExchange: the one value that moves rows between ranks.
+
+One rank's part of a movement of rows from source shards to target slots. Every family that moves rows
+ends here, so there is one validator, one transpose, one simulator and one executor. Rules EXCHANGE-1 to
+EXCHANGE-12 of ``specs/exchange.md``.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hpfun._fields import content_digest, integer, integer_field, integers_field, plan_value, readonly
+from hpfun.errors import PlanError, Violation, refusal
+
+
+@plan_value
+class RowExchange:
+    """One rank's sends, receipts and local copies; all rows int64, all arrays read-only.
+
+    ``send_rows`` lists source rows by destination rank, ``receive_rows`` the target slot of every received
+    row by source rank, and ``input_splits`` and ``output_splits`` ``[size]`` say how many of each (own entry
+    0). Rows from one rank to another stand in the same order on both sides. ``local_sources[i]`` goes to
+    ``local_targets[i]``. ``required`` is false only if no rank of the group sends anything.
+
+    A placing exchange (``reduce`` false) writes every slot at most once; a reducing one, made by
+    ``transpose``, adds up what arrives in a slot. Raises HP-EXCHANGE-001 to 006, all violations at once.
+    """
+
+    size: int = integer_field("HP-EXCHANGE-001", least=1)
+    rank: int = integer_field("HP-EXCHANGE-001", least=0)
+    num_source_rows: int = integer_field("HP-EXCHANGE-001", least=0)
+    num_target_rows: int = integer_field("HP-EXCHANGE-001", least=0)
+    send_rows: Any = integers_field("HP-EXCHANGE-004")
+    input_splits: Any = integers_field("HP-EXCHANGE-002")
+    output_splits: Any = integers_field("HP-EXCHANGE-002")
+    receive_rows: Any = integers_field("HP-EXCHANGE-004")
+    local_sources: Any = integers_field("HP-EXCHANGE-004")
+    local_targets: Any = integers_field("HP-EXCHANGE-004")
+    required: bool
+    reduce: bool = False
+
+    digest = content_digest
+
+    def __attrs_post_init__(self):
+        violations = _violations(self)
+        if violations:
+            raise PlanError(*violations)
+
+    @property
+    def sources(self) -> np.ndarray:
+        """Every source row that is read, sent ones first; int64."""
+        return np.concatenate((self.send_rows, self.local_sources))
+
+    @property
+    def targets(self) -> np.ndarray:
+        """Every target slot that is hit, received ones first; int64."""
+        return np.concatenate((self.receive_rows, self.local_targets))
+
+    @cached_property
+    def num_unwritten(self) -> int:
+        """Target slots that nothing reaches: the executor's ``fill`` stays there."""
+        return self.num_target_rows - int(np.count_nonzero(_hits(self.targets, self.num_target_rows)))
+
+    @cached_property
+    def is_permutation(self) -> bool:
+        """Whether each source row is used exactly once and each slot hit exactly once on this rank."""
+        return bool(
+            (_hits(self.sources, self.num_source_rows) == 1).all()
+            and (_hits(self.targets, self.num_target_rows) == 1).all()
+        )
+
+
+def _hits(rows: np.ndarray, extent: int) -> np.ndarray:
+    return np.bincount(rows, minlength=extent)
+
+
+def _violations(x: RowExchange) -> list[Violation]:
+    found = []
+
+    def refuse(code: str, where: str, message: str, **facts: object) -> None:
+        found.append(Violation(code, where, message, facts))
+
+    if x.rank >= x.size:
+        refuse("HP-EXCHANGE-001", "rank", f"rank {x.rank} of a group of {x.size}", rank=x.rank, size=x.size)
+    for name in ("required", "reduce"):
+        if not isinstance(getattr(x, name), bool):
+            refuse(
+                "HP-EXCHANGE-001",
+                name,
+                f"needs a bool, got {getattr(x, name)!r:.40}",
+                type=type(getattr(x, name)).__name__,
+            )
+    for name, rows in (("input_splits", x.send_rows), ("output_splits", x.receive_rows)):
+        splits = getattr(x, name)
+        if len(splits) != x.size or (splits < 0).any() or (x.rank < len(splits) and splits[x.rank] != 0):
+            refuse(
+                "HP-EXCHANGE-002",
+                name,
+                f"needs {x.size} counts, 0 at rank {x.rank}, got {splits[:16].tolist()}",
+                entries=len(splits),
+                size=x.size,
+                rank=x.rank,
+                own=int(splits[x.rank]) if x.rank < len(splits) else None,
+            )
+        elif splits.sum() != len(rows):
+            refuse(
+                "HP-EXCHANGE-003",
+                name,
+                f"sums to {splits.sum()}, the list has {len(rows)} rows",
+                sum=int(splits.sum()),
+                rows=len(rows),
+            )
+    if len(x.local_sources) != len(x.local_targets):
+        refuse(
+            "HP-EXCHANGE-003",
+            "local_sources",
+            "and local_targets differ in length",
+            sources=len(x.local_sources),
+            targets=len(x.local_targets),
+        )
+    inside = True
+    for name, extent in (
+        ("send_rows", x.num_source_rows),
+        ("local_sources", x.num_source_rows),
+        ("receive_rows", x.num_target_rows),
+        ("local_targets", x.num_target_rows),
+    ):
+        rows = getattr(x, name)
+        if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= extent):
+            inside = False
+            bad = int(rows.min()) if rows.min() < 0 else int(rows.max())
+            refuse("HP-EXCHANGE-004", name, f"row {bad} is outside 0..{extent - 1}", row=bad, extent=extent)
+    if inside:
+        once, extent = (x.sources, x.num_source_rows) if x.reduce else (x.targets, x.num_target_rows)
+        hits = _hits(once, extent)
+        if len(hits) and hits.max() > 1:
+            row = int(hits.argmax())
+            where = "send_rows" if x.reduce else "receive_rows"
+            refuse("HP-EXCHANGE-005", where, f"row {row} occurs {hits[row]} times", row=row, times=int(hits[row]))
+    if not x.required and (len(x.send_rows) or len(x.receive_rows)):
+        refuse(
+            "HP-EXCHANGE-006",
+            "required",
+            "is false, but rows are sent or received",
+            sent=len(x.send_rows),
+            received=len(x.receive_rows),
+        )
+    return found
+
+
+def transpose(exchange: RowExchange) -> RowExchange:
+    """The exchange that runs backwards: sources and targets swapped, placing and reducing swapped.
+
+    Transposing twice gives the original (rule EXCHANGE-5). The transpose of a placing exchange adds up in
+    each source row what its copies carry, which is what a gradient needs.
+
+    >>> there = RowExchange(1, 0, 3, 2, [], [0], [0], [], [2, 0], [0, 1], required=False)
+    >>> back = transpose(there)
+    >>> back.num_target_rows, back.local_targets.tolist(), back.reduce, transpose(back) == there
+    (3, [2, 0], True, True)
+    """
+    return RowExchange(
+        size=exchange.size,
+        rank=exchange.rank,
+        num_source_rows=exchange.num_target_rows,
+        num_target_rows=exchange.num_source_rows,
+        send_rows=exchange.receive_rows,
+        input_splits=exchange.output_splits,
+        output_splits=exchange.input_splits,
+        receive_rows=exchange.send_rows,
+        local_sources=exchange.local_targets,
+        local_targets=exchange.local_sources,
+        required=exchange.required,
+        reduce=not exchange.reduce,
+    )
+
+
+def check_exchanges(exchanges: Sequence[RowExchange]) -> None:
+    """The laws that all ranks' exchanges keep together; HP-EXCHANGE-007 with every broken one.
+
+    One exchange per rank in rank order, of one size, ``required`` and ``reduce`` alike, each rank's
+    ``input_splits[b]`` equal to rank b's ``output_splits``, and not required exactly if nothing is sent.
+    """
+    found = []
+
+    def refuse(where: str, message: str, **facts: object) -> None:
+        found.append(Violation("HP-EXCHANGE-007", where, message, facts))
+
+    size = len(exchanges)
+    if size == 0:
+        raise refusal("HP-EXCHANGE-007", "exchanges", "none given", "pass one exchange per rank")
+    for at, exchange in enumerate(exchanges):
+        if exchange.size != size or exchange.rank != at:
+            refuse(
+                f"[{at}]",
+                f"is rank {exchange.rank} of {exchange.size}, not {at} of {size}",
+                rank=exchange.rank,
+                size=exchange.size,
+            )
+        for name in ("required", "reduce"):
+            if getattr(exchange, name) != getattr(exchanges[0], name):
+                refuse(f"[{at}].{name}", "differs from rank 0", rank=at, value=getattr(exchange, name))
+    if not found:
+        sent = np.stack([exchange.input_splits for exchange in exchanges])
+        received = np.stack([exchange.output_splits for exchange in exchanges])
+        for source, target in zip(*np.nonzero(sent != received.T), strict=True):
+            refuse(
+                f"[{source}].input_splits",
+                f"sends {sent[source, target]} rows to rank {target}, which expects {received[target, source]}",
+                source=int(source),
+                target=int(target),
+                sent=int(sent[source, target]),
+                expected=int(received[target, source]),
+            )
+        if exchanges[0].required != bool(sent.any()):
+            refuse("required", f"is {exchanges[0].required}, rows sent: {sent.sum()}", sent=int(sent.sum()))
+    if found:
+        raise PlanError(*found)
+
+
+def traffic_matrix(exchanges: Sequence[RowExchange], bytes_per_row: int = 1) -> np.ndarray:
+    """Bytes from rank (first axis) to rank (second axis); int64 ``[size, size]``, diagonal 0."""
+    width = integer(bytes_per_row, "bytes_per_row", "HP-EXCHANGE-001", least=0)
+    return readonly(np.stack([exchange.input_splits for exchange in exchanges]) * width)
+
+
+def exchange_bytes(exchange: RowExchange, bytes_per_row: int) -> int:
+    """Bytes that this rank sends to other ranks.
+
+    >>> local = RowExchange(1, 0, 2, 2, [], [0], [0], [], [0, 1], [1, 0], required=False)
+    >>> exchange_bytes(local, 128)
+    0
+    """
+    return int(exchange.input_splits.sum()) * integer(bytes_per_row, "bytes_per_row", "HP-EXCHANGE-001", least=0)

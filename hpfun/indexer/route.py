@@ -1,0 +1,111 @@
+"""One rank's view of a task plan: the rows it sends and receives, and the keys its rows may see.
+
+Rules ROUTE-1 to ROUTE-5 of ``specs/indexer.md``. The cost is O(size + tasks + this rank's rows).
+"""
+
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hpfun._fields import content_digest, integer_field, plan_value, readonly
+from hpfun.exchange import RowExchange
+from hpfun.indexer.segments import IndexerSegment
+from hpfun.indexer.tasks import IndexerTaskPlan, check_rank, indexer_task_plan
+from hpfun.intervals import expand
+
+
+@plan_value
+class IndexerRoute:
+    """One rank's part in a balanced selection.
+
+    ``exchange`` moves query rows from owners to workers; its transpose brings the ids home. ``query_count``
+    rows are scored here, in the order of ``segments``; ``max_query_count`` is the most on any worker of the
+    group. ``plan_digest`` names the plan that all ranks of the group must share.
+    """
+
+    exchange: RowExchange
+    query_count: int = integer_field("HP-INDEX-010", least=0)
+    segments: tuple[IndexerSegment, ...] = attrs.field(converter=tuple)
+    max_query_count: int = integer_field("HP-INDEX-010", least=0)
+    plan_digest: str
+
+    digest = content_digest
+
+    @property
+    def projection_calls(self) -> int:
+        """Calls of a projection in chunks of a shard's rows, equal on all ranks and at least one."""
+        return max(1, -(-self.max_query_count // self.exchange.num_source_rows))
+
+
+def indexer_route(lengths: object, size: int, rank: int, ratio: int, mode: str, **options: Any) -> IndexerRoute:
+    """One rank's route for the plan that ``indexer_task_plan(lengths, size, ratio, mode, **options)`` gives.
+
+    Raises what ``indexer_task_plan`` raises, and HP-INDEX-007 for a rank outside the group.
+
+    >>> route = indexer_route((5, 3, 8), 2, 0, 1, "greedy", block_size=2)
+    >>> [tuple(segment) for segment in route.segments]
+    [(0, 2, 0, 2, 0), (2, 3, 5, 8, 0), (3, 5, 8, 12, 0), (5, 7, 8, 16, 0)]
+    >>> route.exchange.send_rows.tolist(), route.exchange.receive_rows.tolist()
+    ([2, 3, 4, 5, 6], [3, 4, 5, 6])
+    """
+    return plan_route(indexer_task_plan(lengths, size, ratio, mode, **options), rank)
+
+
+def plan_route(plan: IndexerTaskPlan, rank: int) -> IndexerRoute:
+    """One rank's route of a plan; HP-INDEX-007 for a rank outside the group."""
+    rank = check_rank(rank, plan.size)
+    return IndexerRoute(
+        exchange=_exchange(plan, rank),
+        query_count=int(plan.row_counts[rank]),
+        segments=_segments(plan, rank),
+        max_query_count=int(plan.row_counts.max()),
+        plan_digest=plan.digest,
+    )
+
+
+def _mine(plan: IndexerTaskPlan, rank: int) -> slice:
+    return slice(int(plan.worker_offsets[rank]), int(plan.worker_offsets[rank + 1]))
+
+
+def _exchange(plan: IndexerTaskPlan, rank: int) -> RowExchange:
+    local, low = plan.local_rows, rank * plan.local_rows
+    mine = _mine(plan, rank)
+    rows = expand(plan.task_starts[mine], plan.task_stops[mine])
+    owners = rows // local
+    own = owners == rank
+    output_splits = np.bincount(owners, minlength=plan.size)
+    output_splits[rank] = 0
+
+    by_row = plan.task_order
+    near = slice(*np.searchsorted(plan.task_starts[by_row], (low, low + local)))
+    touching = by_row[max(near.start - 1, 0) : near.stop]
+    touching = np.sort(touching[plan.task_workers[touching] != rank])  # worker order, then by start
+    starts = np.maximum(plan.task_starts[touching], low)
+    stops = np.maximum(np.minimum(plan.task_stops[touching], low + local), starts)
+    input_splits = np.zeros(plan.size, dtype=np.int64)
+    np.add.at(input_splits, plan.task_workers[touching], stops - starts)
+    return RowExchange(
+        size=plan.size,
+        rank=rank,
+        num_source_rows=local,
+        num_target_rows=len(rows),
+        send_rows=readonly(expand(starts - low, stops - low)),
+        input_splits=readonly(input_splits),
+        output_splits=readonly(output_splits),
+        receive_rows=readonly(np.flatnonzero(~own)),
+        local_sources=readonly(rows[own] - low),
+        local_targets=readonly(np.flatnonzero(own)),
+        required=plan.moved_rows > 0,
+    )
+
+
+def _segments(plan: IndexerTaskPlan, rank: int) -> tuple[IndexerSegment, ...]:
+    mine = _mine(plan, rank)
+    documents = plan.task_documents[mine]
+    query_ends = np.cumsum(plan.task_stops[mine] - plan.task_starts[mine])
+    query_starts = query_ends - (plan.task_stops[mine] - plan.task_starts[mine])
+    seen = plan.task_stops[mine] - plan.documents.boundaries[documents]
+    keys = plan.key_offsets[documents]
+    columns = (query_starts, query_ends, keys, keys + seen // plan.ratio, seen % plan.ratio)
+    return tuple(IndexerSegment(*row) for row in zip(*(column.tolist() for column in columns), strict=True))

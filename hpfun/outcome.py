@@ -1,0 +1,82 @@
+"""Outcome of one rank's planning, merged over the ranks of a group.
+
+Planning may fail on one rank only (its batch was bad). The others must learn it instead of waiting, so the
+failure travels as a value. Rules AGREE-1 to AGREE-4 of ``specs/executors.md``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from hpfun._fields import content_digest, plan_value
+from hpfun.errors import PlanError, Violation
+
+
+@plan_value
+class Outcome:
+    """What happened on one rank: fine, or the code, place, facts and prose of the failure."""
+
+    ok: bool = True
+    code: str = ""
+    where: str = ""
+    facts: Mapping[str, Any] = attrs.field(factory=dict)
+    message: str = ""
+    suggestion: str = ""
+
+    digest = content_digest
+
+    @classmethod
+    def of(cls, error: BaseException) -> "Outcome":
+        """The outcome of a failure; anything but a ``PlanError`` becomes HP-AGREE-002."""
+        if isinstance(error, PlanError):
+            first = error.violations[0]
+            return cls(
+                False,
+                first.code,
+                first.where,
+                {k: _sendable(v) for k, v in first.facts.items()},
+                first.message,
+                first.suggestion,
+            )
+        name = type(error).__name__
+        return cls(False, "HP-AGREE-002", "", {"type": name, "message": str(error)[:500]}, f"{name}: {error}"[:500])
+
+    def error(self) -> PlanError:
+        """The failure as an exception, to be raised."""
+        return PlanError(Violation(self.code, self.where, self.message, self.facts, self.suggestion))
+
+
+def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Outcome]:
+    """Call ``function``; its result and ``Outcome()``, or None and the outcome of its failure.
+
+    >>> from hpfun import PackedDocuments
+    >>> attempt(PackedDocuments, (5, 3))[1].ok, attempt(PackedDocuments, ())[1].code
+    (True, 'HP-DOC-001')
+    """
+    try:
+        return function(*args, **kwargs), Outcome()
+    except Exception as error:  # noqa: BLE001 - any failure must reach the other ranks
+        return None, Outcome.of(error)
+
+
+def merge_outcomes(outcomes: Sequence[Outcome]) -> Outcome:
+    """The lowest failing rank's outcome, its facts extended by ``failing_ranks``; fine if all are.
+
+    >>> merge_outcomes([Outcome(), attempt(int, "x")[1]]).facts["failing_ranks"]
+    (1,)
+    """
+    failing = tuple(rank for rank, outcome in enumerate(outcomes) if not outcome.ok)
+    if not failing:
+        return Outcome()
+    first = outcomes[failing[0]]
+    return attrs.evolve(first, facts={**first.facts, "failing_ranks": failing})
+
+
+def _sendable(value: object) -> object:
+    """Facts cross ranks as JSON: keep numbers, text and flat sequences, describe the rest."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return tuple(_sendable(entry) for entry in value)
+    return repr(value)[:200]
