@@ -1,7 +1,7 @@
 """Outcome of one rank's planning, merged over the ranks of a group.
 
 Planning may fail on one rank only (its batch was bad). The others must learn it instead of waiting, so the
-failure travels as a value. Rules AGREE-1 to AGREE-4 of ``specs/executors.md``.
+failure travels as a value. Rules AGREE-3 and AGREE-4 of ``specs/executors.md``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -74,9 +74,11 @@ def merge_outcomes(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _sendable(value: object) -> object:
-    """Facts cross ranks as JSON: keep numbers, text and flat sequences, describe the rest."""
+    """Facts cross ranks as JSON: keep integers, text, sequences and mappings, describe the rest."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, (tuple, list)):
         return tuple(_sendable(entry) for entry in value)
+    if isinstance(value, Mapping):
+        return {str(name): _sendable(entry) for name, entry in value.items()}
     return repr(value)[:200]

@@ -19,6 +19,7 @@ from hpfun.errors import PlanError, refusal
 SCHEMA = 1
 T = TypeVar("T", bound=type)
 
+_MAPPING = "mapping"  # a mapping with keys of its own, such as the facts of an error
 _TYPES: dict[str, type] = {}  # filled while the package is imported, read only afterwards
 
 
@@ -92,7 +93,7 @@ def _plain(value: object) -> Any:
     if isinstance(value, (tuple, list)):
         return [_plain(entry) for entry in value]
     if isinstance(value, Mapping):
-        return {str(name): _plain(entry) for name, entry in value.items()}
+        return {"type": _MAPPING, "entries": {str(name): _plain(entry) for name, entry in value.items()}}
     if type(value).__name__ in _TYPES:
         return {"type": type(value).__name__, **{n: _plain(v) for n, v in _fields_of(value).items()}}
     raise refusal("HP-SERIAL-002", "value", f"{type(value).__name__} is not a plan value", type=type(value).__name__)
@@ -100,16 +101,16 @@ def _plain(value: object) -> Any:
 
 def _structured(data: Any, where: str) -> Any:
     if isinstance(data, list):
-        if all(type(entry) is int for entry in data):
-            return data
+        if all(type(entry) is int for entry in data):  # a long array need not be walked twice
+            return tuple(data)
         return tuple(_structured(entry, f"{where}[{i}]") for i, entry in enumerate(data))
     if not isinstance(data, dict):
         return data
     name = data.get("type")
     kind = _TYPES.get(name) if isinstance(name, str) else None
     if kind is None:
-        if "type" not in data and where != "json":
-            return {key: _structured(entry, f"{where}.{key}") for key, entry in data.items()}
+        if name == _MAPPING and where != "json" and isinstance(data.get("entries"), dict) and len(data) == 2:
+            return {key: _structured(entry, f"{where}.{key}") for key, entry in data["entries"].items()}
         raise refusal("HP-SERIAL-002", where, f"unknown type {name!r:.60}", known=tuple(sorted(_TYPES)))
     expected = {a.name for a in attrs.fields(kind)}
     got = set(data) - {"type"}

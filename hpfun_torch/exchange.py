@@ -1,0 +1,203 @@
+"""Executes a ``RowExchange`` on tensors: gather, one all-to-all, place; and backwards the transpose.
+
+The only executor of row movement. It holds no arithmetic on offsets: which rows, how many, and whether there
+is a collective at all stand in the exchange. Rules EXECUTOR-1 to EXECUTOR-11 of ``specs/executors.md``.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hpfun import RowExchange
+from hpfun.errors import PlanError, Violation, refusal
+from hpfun_torch.agree import Check, settle, signature
+from hpfun_torch.convert import DeviceExchange, backward_exchange, device_exchange
+from hpfun_torch.handle import Handle
+
+
+def exchange_rows(
+    tensor: torch.Tensor,
+    exchange: RowExchange,
+    group: dist.ProcessGroup | None = None,
+    dim: int = 0,
+    fill: float = 0,
+    check: Check = "off",
+) -> torch.Tensor:
+    """Move rows between ranks: ``num_source_rows`` along ``dim`` in, ``num_target_rows`` out.
+
+    Any dtype and trailing shape, the same on all ranks. Every rank of ``group`` calls it, or, where
+    ``exchange.required`` is false, no collective happens and ``group`` is not touched. A placing exchange leaves
+    ``fill`` in slots that nothing reaches; a reducing one adds up in rank order, 16-bit values in float32.
+    Differentiable any number of times, and through ``torch.func``; backward is the transposed exchange.
+
+    Raises HP-EXCHANGE-008 (tensor) and HP-EXCHANGE-009 (group) before any collective. With ``check="always"`` one
+    small all-gather makes every rank raise what any rank found, and HP-AGREE-003 where dtypes or trailing shapes
+    differ; with ``"off"`` the peers of a failing rank meet the group's timeout.
+
+    >>> swap = RowExchange(1, 0, 2, 2, [], [0], [0], [], [0, 1], [1, 0], required=False)
+    >>> exchange_rows(torch.tensor([[1.0], [2.0]]), swap).tolist()
+    [[2.0], [1.0]]
+    """
+    _checked(tensor, exchange, group, dim, check)
+    rows = tensor.movedim(dim, 0)
+    return _Exchange.apply(rows, exchange, group, fill, None).movedim(0, dim)
+
+
+def start_exchange(
+    tensor: torch.Tensor,
+    exchange: RowExchange,
+    group: dist.ProcessGroup | None = None,
+    dim: int = 0,
+    fill: float = 0,
+    check: Check = "off",
+) -> Handle[torch.Tensor]:
+    """``exchange_rows`` in two halves: the transfer starts now, ``wait()`` gives the result once.
+
+    Do not write to ``tensor`` before the wait: rows that run on are sent from where they lie. Differentiable;
+    ``torch.func`` transforms go through ``exchange_rows`` only. Raises what ``exchange_rows`` raises, and
+    HP-STATE-001 at a second wait.
+    """
+    _checked(tensor, exchange, group, dim, check)
+    rows = tensor.movedim(dim, 0)
+    finish = _start(rows.detach(), exchange, group, fill)
+    return Handle(lambda: _Exchange.apply(rows, exchange, group, fill, finish).movedim(0, dim), "start_exchange")
+
+
+class _Exchange(torch.autograd.Function):
+    """Rows on the first axis; ``finish`` is the second half of a transfer that was started before."""
+
+    @staticmethod
+    def forward(rows, exchange, group, fill, finish):
+        return (finish or _start(rows, exchange, group, fill))()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _, ctx.exchange, ctx.group, _, _ = inputs
+
+    @staticmethod
+    def backward(ctx, grad):  # ty: ignore[incompatible-method-override]
+        return _Exchange.apply(grad, backward_exchange(ctx.exchange), ctx.group, 0, None), None, None, None, None
+
+    @staticmethod
+    def vmap(info, in_dims, rows, exchange, group, fill, finish):  # ty: ignore[incompatible-method-override]
+        # trailing axes are free, so a batch axis is one more of them
+        return _Exchange.apply(rows.movedim(in_dims[0], -1), exchange, group, fill, finish), -1
+
+
+def _start(rows: torch.Tensor, exchange: RowExchange, group: Any, fill: float) -> Callable[[], torch.Tensor]:
+    """Start the transfer and make the local copies behind it; the result is the second half."""
+    plan = device_exchange(exchange, rows.device)
+    rows = rows.contiguous()
+    target = _empty_target(rows, exchange, plan, fill)
+    work = received = None
+    if exchange.required:
+        in_place = plan.receive.span is not None and not plan.adds
+        shape = (plan.receive.count, *rows.shape[1:])
+        received = plan.receive.take(target) if in_place else rows.new_empty(shape)
+        sent = plan.send.take(rows)
+        work = dist.all_to_all_single(received, sent, plan.output_splits, plan.input_splits, group=group, async_op=True)
+    if not plan.adds:
+        _copy_local(rows, target, plan)
+
+    def finish() -> torch.Tensor:
+        if work is not None:
+            work.wait()
+        if plan.adds:
+            return _added(rows, received, target, plan)
+        if received is not None and plan.receive.span is None:
+            plan.receive.put(target, received)
+        return target
+
+    return finish
+
+
+def _empty_target(rows: torch.Tensor, exchange: RowExchange, plan: DeviceExchange, fill: float) -> torch.Tensor:
+    shape = (exchange.num_target_rows, *rows.shape[1:])
+    if plan.adds:
+        narrow = rows.dtype in (torch.float16, torch.bfloat16)
+        return rows.new_zeros(shape, dtype=torch.float32 if narrow else rows.dtype)
+    if plan.full:
+        return rows.new_empty(shape)
+    return rows.new_full(shape, 0 if exchange.reduce else fill)
+
+
+def _copy_local(rows: torch.Tensor, target: torch.Tensor, plan: DeviceExchange) -> None:
+    sources, targets = plan.local_sources, plan.local_targets
+    if sources.spans is None or targets.spans is None:
+        targets.put(target, sources.take(rows))
+        return
+    for (start, stop), (to, end) in zip(sources.spans, targets.spans, strict=True):
+        target[to:end].copy_(rows[start:stop])
+
+
+def _added(rows: torch.Tensor, received: Any, target: torch.Tensor, plan: DeviceExchange) -> torch.Tensor:
+    """What arrives, added up slot by slot in rank order, the own rows at their rank's place."""
+    local = plan.local_sources.take(rows)
+    slots = torch.cat((_index(plan.receive, rows.device), _index(plan.local_targets, rows.device)))
+    arrived = rows.new_empty((0, *rows.shape[1:])) if received is None else received
+    lower, higher = arrived[: plan.before_own], arrived[plan.before_own :]
+    order = ((slots[: len(lower)], lower), (slots[len(arrived) :], local), (slots[len(lower) : len(arrived)], higher))
+    for where, values in order:
+        target.index_add_(0, where, values.to(target.dtype))
+    return target.to(rows.dtype)
+
+
+def _index(rows: Any, device: torch.device) -> torch.Tensor:
+    if rows.spans is None:
+        return rows.index
+    return torch.cat([torch.arange(start, stop, device=device) for start, stop in ((0, 0), *rows.spans)])
+
+
+def _checked(tensor: torch.Tensor, exchange: RowExchange, group: Any, dim: int, check: Check) -> None:
+    """Everything that can be wrong is found here, before any collective."""
+    if exchange.required or check == "always":
+        _check_group(exchange, group)
+    settle(lambda: _check_tensor(tensor, exchange, dim), lambda: {"tensor": signature(tensor, dim)}, group, check)
+
+
+def _check_tensor(tensor: Any, exchange: RowExchange, dim: object) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        kind = type(tensor).__name__
+        raise refusal("HP-EXCHANGE-008", "tensor", f"needs a tensor, got {kind}", type=kind)
+    if isinstance(dim, bool) or not isinstance(dim, int) or not -tensor.ndim <= dim < tensor.ndim:
+        message = f"dim {dim!r} of a tensor with {tensor.ndim} axes"
+        raise refusal("HP-EXCHANGE-008", "dim", message, dim=repr(dim)[:40], axes=tensor.ndim)
+    rows = tensor.shape[dim]
+    if rows != exchange.num_source_rows:
+        raise refusal(
+            "HP-EXCHANGE-008",
+            "tensor",
+            f"{rows} rows along dim {dim}, the exchange has {exchange.num_source_rows}",
+            "pass this rank's shard, or the dim that counts its rows",
+            rows=rows,
+            expected=exchange.num_source_rows,
+            dim=dim,
+            rank=exchange.rank,
+        )
+
+
+def _check_group(exchange: RowExchange, group: Any) -> None:
+    if not dist.is_initialized():
+        raise PlanError(
+            Violation(
+                "HP-EXCHANGE-009",
+                "group",
+                f"rank {exchange.rank} of {exchange.size} needs a collective, but torch.distributed is not initialised",
+                {"size": exchange.size, "rank": exchange.rank, "group_size": None, "group_rank": None},
+                "call torch.distributed.init_process_group first",
+            )
+        )
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    if (size, rank) != (exchange.size, exchange.rank):
+        raise refusal(
+            "HP-EXCHANGE-009",
+            "group",
+            f"this is rank {rank} of {size}, the exchange is for rank {exchange.rank} of {exchange.size}",
+            "pass the group that the plan was made for, and this rank's own exchange",
+            size=exchange.size,
+            rank=exchange.rank,
+            group_size=size,
+            group_rank=rank,
+        )
