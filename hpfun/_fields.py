@@ -6,8 +6,9 @@ gives an array; an array inside a frozen class can still be written. Rules VALUE
 """
 
 import operator
-from collections.abc import Iterable
-from typing import TypeVar, dataclass_transform
+from collections.abc import Iterable, Mapping, Set
+from types import MappingProxyType
+from typing import Any, TypeVar, dataclass_transform
 
 import attrs
 import numpy as np
@@ -77,7 +78,7 @@ def integers(values: object, where: str, code: str) -> np.ndarray:
 
 def _sequence(values: object, where: str, code: str) -> np.ndarray:
     """A Python sequence as an integer array, checked entry by entry for impostors."""
-    if not isinstance(values, Iterable):
+    if not isinstance(values, Iterable) or isinstance(values, (str, bytes, bytearray, Mapping, Set)):
         raise refusal(
             code, where, f"needs a sequence of integers, got {type(values).__name__}", type=type(values).__name__
         )
@@ -110,9 +111,11 @@ def readonly(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def integer_field(code: str, least: int | None = None):
-    """An attrs field that holds a Python int of at least ``least``."""
-    convert = attrs.Converter(lambda value, field: integer(value, field.name, code, least=least), takes_field=True)
+def integer_field(code: str, least: int | None = None, most: int | None = INT64_MAX):
+    """An attrs field that holds a Python int from ``least`` to ``most``."""
+    convert = attrs.Converter(
+        lambda value, field: integer(value, field.name, code, least=least, most=most), takes_field=True
+    )
     return attrs.field(converter=convert)
 
 
@@ -122,8 +125,20 @@ def integers_field(code: str):
     return attrs.field(converter=convert)
 
 
+def kind_field(kind: type[T], code: str, **more: Any) -> Any:
+    """An attrs field that holds a ``kind`` and nothing that passes for one; ``more`` goes to ``attrs.field``."""
+
+    def check(value: object, field: attrs.Attribute) -> object:
+        if type(value) is not kind:
+            got = type(value).__name__
+            raise refusal(code, field.name, f"needs {kind.__name__}, got {got}", type=got)
+        return value
+
+    return attrs.field(converter=attrs.Converter(check, takes_field=True), **more)
+
+
 @dataclass_transform(
-    frozen_default=True, eq_default=False, field_specifiers=(attrs.field, integer_field, integers_field)
+    frozen_default=True, eq_default=False, field_specifiers=(attrs.field, integer_field, integers_field, kind_field)
 )
 def plan_value(cls: type[T]) -> type[T]:
     """A frozen value that compares, hashes and pickles by content, and that JSON can name.
@@ -159,7 +174,9 @@ def _hash(self):
 
 
 def _reduce(self):
-    return (_rebuild, (type(self), {a.name: getattr(self, a.name) for a in attrs.fields(type(self))}))
+    fields = {a.name: getattr(self, a.name) for a in attrs.fields(type(self))}
+    # a mapping proxy does not pickle
+    return (_rebuild, (type(self), {k: dict(v) if isinstance(v, MappingProxyType) else v for k, v in fields.items()}))
 
 
 def _rebuild(cls, fields):

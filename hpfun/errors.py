@@ -42,7 +42,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "HP-AGREE-002": "no rank failed with an unexpected exception",
         "HP-AGREE-003": "all ranks pass tensors of one dtype and of the planned shapes",
         "HP-RANKS-001": "every rank of a local pool answers in time",
-    "HP-RANKS-002": "ranks give what one process gives",
+        "HP-RANKS-002": "ranks give what one process gives",
         "HP-OPS-001": "operator inputs have the shapes, dtypes and device of the contract",
         "HP-OPS-002": "index scores are numbers, not NaN",
         "HP-INPUT-001": "an input file can be read and holds numbers",
@@ -58,7 +58,7 @@ class Violation:
 
     code: str
     where: str
-    message: str
+    message: str = attrs.field(converter=lambda text: " ".join(str(text).splitlines()))
     facts: Mapping[str, object] = attrs.field(factory=dict, converter=lambda facts: MappingProxyType(dict(facts)))
     suggestion: str = ""
 

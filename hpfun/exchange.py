@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpfun._fields import content_digest, integer, integer_field, integers_field, plan_value, readonly
+from hpfun._fields import INT64_MAX, content_digest, integer, integer_field, integers_field, plan_value, readonly
 from hpfun.errors import PlanError, Violation, refusal
 
 
@@ -61,19 +61,22 @@ class RowExchange:
     @cached_property
     def num_unwritten(self) -> int:
         """Target slots that nothing reaches: the executor's ``fill`` stays there."""
-        return self.num_target_rows - int(np.count_nonzero(_hits(self.targets, self.num_target_rows)))
+        return self.num_target_rows - len(_hits(self.targets, self.num_target_rows)[0])
 
     @cached_property
     def is_permutation(self) -> bool:
         """Whether each source row is used exactly once and each slot hit exactly once on this rank."""
-        return bool(
-            (_hits(self.sources, self.num_source_rows) == 1).all()
-            and (_hits(self.targets, self.num_target_rows) == 1).all()
-        )
+        sides = ((self.sources, self.num_source_rows), (self.targets, self.num_target_rows))
+        return all(len(rows) == extent == len(_hits(rows, extent)[0]) for rows, extent in sides)
 
 
-def _hits(rows: np.ndarray, extent: int) -> np.ndarray:
-    return np.bincount(rows, minlength=extent)
+def _hits(rows: np.ndarray, extent: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows that occur, ascending, and how often; at a cost of the rows, not of the extent."""
+    if extent > 8 * len(rows) + 1024:
+        return np.unique(rows, return_counts=True)
+    times = np.bincount(rows)
+    found = np.flatnonzero(times)
+    return found, times[found]
 
 
 def _violations(x: RowExchange) -> list[Violation]:
@@ -104,12 +107,12 @@ def _violations(x: RowExchange) -> list[Violation]:
                 rank=x.rank,
                 own=int(splits[x.rank]) if x.rank < len(splits) else None,
             )
-        elif splits.sum() != len(rows):
+        elif sum(splits.tolist()) != len(rows):  # Python integers: a sum beyond int64 would wrap
             refuse(
                 "HP-EXCHANGE-003",
                 name,
-                f"sums to {splits.sum()}, the list has {len(rows)} rows",
-                sum=int(splits.sum()),
+                f"sums to {sum(splits.tolist())}, the list has {len(rows)} rows",
+                sum=sum(splits.tolist()),
                 rows=len(rows),
             )
     if len(x.local_sources) != len(x.local_targets):
@@ -134,11 +137,11 @@ def _violations(x: RowExchange) -> list[Violation]:
             refuse("HP-EXCHANGE-004", name, f"row {bad} is outside 0..{extent - 1}", row=bad, extent=extent)
     if inside:
         once, extent = (x.sources, x.num_source_rows) if x.reduce else (x.targets, x.num_target_rows)
-        hits = _hits(once, extent)
-        if len(hits) and hits.max() > 1:
-            row = int(hits.argmax())
+        found_rows, times = _hits(once, extent)
+        if len(times) and times.max() > 1:
+            row, most = int(found_rows[times.argmax()]), int(times.max())
             where = "send_rows" if x.reduce else "receive_rows"
-            refuse("HP-EXCHANGE-005", where, f"row {row} occurs {hits[row]} times", row=row, times=int(hits[row]))
+            refuse("HP-EXCHANGE-005", where, f"row {row} occurs {most} times", row=row, times=most)
     if not x.required and (len(x.send_rows) or len(x.receive_rows)):
         refuse(
             "HP-EXCHANGE-006",
@@ -221,9 +224,19 @@ def check_exchanges(exchanges: Sequence[RowExchange]) -> None:
 
 
 def traffic_matrix(exchanges: Sequence[RowExchange], bytes_per_row: int = 1) -> np.ndarray:
-    """Bytes from rank (first axis) to rank (second axis); int64 ``[size, size]``, diagonal 0."""
+    """Bytes from rank (first axis) to rank (second axis); int64 ``[size, size]``, diagonal 0.
+
+    Raises HP-EXCHANGE-001 for a row width that is not an int of at least 0 or is beyond int64 in total, and
+    HP-EXCHANGE-007 where no exchange is given.
+    """
+    if not exchanges:
+        raise refusal("HP-EXCHANGE-007", "exchanges", "none given", "pass one exchange per rank")
     width = integer(bytes_per_row, "bytes_per_row", "HP-EXCHANGE-001", least=0)
-    return readonly(np.stack([exchange.input_splits for exchange in exchanges]) * width)
+    rows = np.stack([exchange.input_splits for exchange in exchanges])
+    most = int(rows.max()) * width
+    if most > INT64_MAX:
+        raise refusal("HP-EXCHANGE-001", "bytes_per_row", f"{most} bytes are beyond int64", value=width, most=INT64_MAX)
+    return readonly(rows * width if most else np.zeros_like(rows))
 
 
 def exchange_bytes(exchange: RowExchange, bytes_per_row: int) -> int:

@@ -83,13 +83,13 @@ def _(value: IndexerTaskPlan) -> str:
 @explain.register
 def _(value: RowExchange) -> str:
     kind = "adds up" if value.reduce else "places"
-    need = "a collective is needed" if value.required else "no rank sends anything, no collective"
+    need = "a collective is needed" if value.required else "no rank sends anything: no collective"
     return (
-        f"Rank {value.rank} of {value.size} {kind} {value.num_source_rows} source rows "
-        f"into {value.num_target_rows} slots: "
-        f"sends {len(value.send_rows)} to {int((value.input_splits > 0).sum())} ranks, "
-        f"receives {len(value.receive_rows)} from {int((value.output_splits > 0).sum())}, "
-        f"keeps {len(value.local_sources)}, leaves {value.num_unwritten} unwritten; {need}."
+        f"Rank {value.rank} of {value.size} {kind} {value.num_source_rows} source rows into "
+        f"{value.num_target_rows} slots:\n"
+        f"  sends {len(value.send_rows)} rows to {int((value.input_splits > 0).sum())} ranks, "
+        f"receives {len(value.receive_rows)} from {int((value.output_splits > 0).sum())};\n"
+        f"  keeps {len(value.local_sources)} rows, leaves {value.num_unwritten} slots unwritten; {need}."
     )
 
 

@@ -5,24 +5,25 @@ failure travels as a value. Rules AGREE-3 and AGREE-4 of ``specs/executors.md``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import attrs
 
-from hpfun._fields import content_digest, plan_value
-from hpfun.errors import PlanError, Violation
+from hpfun._fields import content_digest, kind_field, plan_value
+from hpfun.errors import PlanError, Violation, refusal
 
 
 @plan_value
 class Outcome:
     """What happened on one rank: fine, or the code, place, facts and prose of the failure."""
 
-    ok: bool = True
-    code: str = ""
-    where: str = ""
-    facts: Mapping[str, Any] = attrs.field(factory=dict)
-    message: str = ""
-    suggestion: str = ""
+    ok: bool = kind_field(bool, "HP-SERIAL-002", default=True)
+    code: str = kind_field(str, "HP-SERIAL-002", default="")
+    where: str = kind_field(str, "HP-SERIAL-002", default="")
+    facts: Mapping[str, Any] = attrs.field(factory=dict, converter=lambda facts: _frozen_facts(facts))
+    message: str = kind_field(str, "HP-SERIAL-002", default="")
+    suggestion: str = kind_field(str, "HP-SERIAL-002", default="")
 
     digest = content_digest
 
@@ -71,6 +72,13 @@ def merge_outcomes(outcomes: Sequence[Outcome]) -> Outcome:
         return Outcome()
     first = outcomes[failing[0]]
     return attrs.evolve(first, facts={**first.facts, "failing_ranks": failing})
+
+
+def _frozen_facts(facts: object) -> Mapping[str, Any]:
+    if not isinstance(facts, Mapping):
+        kind = type(facts).__name__
+        raise refusal("HP-SERIAL-002", "facts", f"needs a mapping, got {kind}", type=kind)
+    return MappingProxyType(dict(facts))
 
 
 def _sendable(value: object) -> object:

@@ -7,7 +7,7 @@ The figures exist once, as plain data; tables, JSON and notebooks take them from
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -140,15 +140,16 @@ def in_units(number: int) -> str:
 
 
 def draw_plans(
-    plans: Mapping[str, IndexerTaskPlan], path: str | Path, max_ranks: int = MARKED_RANKS, dpi: int = 160
+    plans: Mapping[str, IndexerTaskPlan],
+    path: str | Path | BinaryIO,
+    max_ranks: int = MARKED_RANKS,
+    dpi: int = 160,
 ) -> None:
-    """Write ``plans_figure`` to ``path``; the suffix says the format, equal plans give equal PNG files."""
-    # PNG carries no date; the name of the writing library would be the only thing to change
-    plans_figure(plans, max_ranks).savefig(path, dpi=dpi, metadata={"Software": None} if _is_png(path) else None)
-
-
-def _is_png(path: str | Path) -> bool:
-    return Path(path).suffix.lower() == ".png"
+    """Write ``plans_figure`` to a file or path, whose suffix says the format; equal plans give equal PNG files."""
+    kind = Path(path).suffix.lower() if isinstance(path, (str, Path)) else ".png"
+    # a PNG has no date; the version of the library that wrote it would be all that changes
+    metadata = {"Software": None} if kind == ".png" else None
+    plans_figure(plans, max_ranks).savefig(path, dpi=dpi, metadata=metadata)
 
 
 def plans_figure(plans: Mapping[str, IndexerTaskPlan], max_ranks: int = MARKED_RANKS) -> "Figure":

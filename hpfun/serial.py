@@ -39,6 +39,9 @@ def to_json(value: object) -> str:
     >>> from_json(text) == PackedDocuments((5, 3, 8))
     True
     """
+    if type(value).__name__ not in _TYPES:
+        kind = type(value).__name__
+        raise refusal("HP-SERIAL-002", "value", f"{kind} is not a plan value", "pass a plan value", type=kind)
     return json.dumps({"schema": SCHEMA, **_plain(value)}, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -53,7 +56,7 @@ def from_json(text: str | bytes) -> Any:
     except (ValueError, RecursionError, TypeError) as error:
         raise refusal("HP-SERIAL-001", "json", f"not readable: {error}"[:200], "pass the text of to_json") from None
     version = data.pop("schema", None) if isinstance(data, dict) else None
-    if version != SCHEMA or isinstance(version, bool):
+    if type(version) is not int or version != SCHEMA:
         raise refusal(
             "HP-SERIAL-001",
             "json.schema",
@@ -62,7 +65,10 @@ def from_json(text: str | bytes) -> Any:
             got=repr(version)[:40],
             known=SCHEMA,
         )
-    return _structured(data, "json")
+    try:
+        return _structured(data, "json")
+    except RecursionError:
+        raise refusal("HP-SERIAL-001", "json", "nested too deep", "pass the text of to_json") from None
 
 
 def digest(value: object) -> str:
@@ -141,7 +147,7 @@ def _feed(state: Any, value: object) -> None:
     elif isinstance(value, (int, np.integer)):
         state.update(b"i%d;" % int(value))
     elif isinstance(value, str):
-        raw = value.encode()
+        raw = value.encode("utf-8", "surrogatepass")  # file names may hold lone surrogates
         state.update(b"s%d:" % len(raw) + raw)
     elif isinstance(value, (tuple, list)):
         state.update(b"t%d:" % len(value))

@@ -46,6 +46,16 @@ def simulate_exchange(
                 expected=exchange.num_source_rows,
                 shape=shard.shape,
             )
+        if shard.shape[1:] != arrays[0].shape[1:] or shard.dtype != arrays[0].dtype:
+            raise refusal(
+                "HP-EXCHANGE-008",
+                f"shards[{rank}]",
+                f"{shard.dtype} rows of {shard.shape[1:]}, rank 0 has {arrays[0].dtype} rows of {arrays[0].shape[1:]}",
+                rank=rank,
+                expected=arrays[0].shape[1:],
+                shape=shard.shape,
+                dtypes=(str(arrays[0].dtype), str(shard.dtype)),
+            )
     return [_target(exchanges, arrays, rank, fill) for rank in range(len(exchanges))]
 
 

@@ -31,8 +31,8 @@ def lengths(max_documents: int = 6, max_length: int = 24, multiple_of: int = 1) 
     ``multiple_of`` is at most ``max_documents * max_length``, or no lengths exist.
 
     >>> from hypothesis import find
-    >>> find(lengths(multiple_of=4), lambda values: len(values) == 2)
-    (1, 3)
+    >>> sum(find(lengths(multiple_of=4), lambda values: len(values) == 2)) % 4
+    0
     """
     most = max_documents * max_length
     if multiple_of > most:
@@ -83,8 +83,8 @@ def indexer_requests(
 
     >>> from hypothesis import find
     >>> request = find(indexer_requests(), lambda request: request["mode"] == "hybrid")
-    >>> sorted(request)
-    ['block_size', 'lengths', 'mode', 'ratio', 'size', 'zigzag_min_length']
+    >>> sum(request["lengths"]) % request["size"], {"block_size", "zigzag_min_length"} <= set(request)
+    (0, True)
     """
     mode = draw(modes or indexer_modes())
     size = draw(group_sizes(max_size))
@@ -107,8 +107,8 @@ def indexer_options() -> SearchStrategy[IndexerOptions]:
     """Resolved options of every mode.
 
     >>> from hypothesis import find
-    >>> find(indexer_options(), lambda options: options.row_cost > 0).row_cost
-    1
+    >>> find(indexer_options(), lambda options: options.mode == "greedy").block_size > 0
+    True
     """
     return indexer_task_plans().map(lambda plan: plan.options)
 
@@ -119,8 +119,8 @@ def indexer_task_plans(
     """Task plans of every mode; arguments as in ``indexer_requests``.
 
     >>> from hypothesis import find
-    >>> find(indexer_task_plans(), lambda plan: plan.moved_rows == 1).size
-    2
+    >>> find(indexer_task_plans(), lambda plan: plan.moved_rows > 0).size > 1
+    True
     """
     return indexer_requests(modes, max_size, max_length).map(lambda request: indexer_task_plan(**request))
 
@@ -132,8 +132,8 @@ def indexer_routes(
 
     >>> from hypothesis import find
     >>> routes = find(indexer_routes(), lambda routes: routes[0].exchange.required)
-    >>> [route.exchange.rank for route in routes]
-    [0, 1]
+    >>> len(routes) == routes[0].exchange.size
+    True
     """
     plans = indexer_task_plans(modes, max_size, max_length)
     return plans.map(lambda plan: [plan_route(plan, rank) for rank in range(plan.size)])
@@ -143,8 +143,8 @@ def indexer_tasks() -> SearchStrategy[IndexerTask]:
     """Single tasks, as plans hold them.
 
     >>> from hypothesis import find
-    >>> find(indexer_tasks(), lambda task: task.start > 0).document
-    1
+    >>> find(indexer_tasks(), lambda task: task.document == 1).start > 0
+    True
     """
     plans = indexer_task_plans()
     return plans.flatmap(lambda plan: st.sampled_from([t for r in range(plan.size) for t in plan.worker_tasks(r)]))
@@ -154,8 +154,8 @@ def indexer_segments() -> SearchStrategy[IndexerSegment]:
     """Single segments, as routes hold them.
 
     >>> from hypothesis import find
-    >>> tuple(find(indexer_segments(), lambda segment: segment.residual > 0))
-    (0, 1, 0, 0, 1)
+    >>> find(indexer_segments(), lambda segment: segment.residual == 1).query_stop > 0
+    True
     """
     segments = indexer_routes().map(lambda routes: [segment for route in routes for segment in route.segments])
     return segments.flatmap(st.sampled_from)
@@ -191,9 +191,9 @@ def row_exchanges(
     false anything goes, with None both.
 
     >>> from hypothesis import find
-    >>> ring = find(row_exchanges(reduce=False), lambda exchanges: exchanges[0].required)
-    >>> [(exchange.send_rows.tolist(), exchange.receive_rows.tolist()) for exchange in ring]
-    [([], [0]), ([0], [])]
+    >>> busy = find(row_exchanges(max_size=2, max_rows=1), lambda exchanges: exchanges[0].required)
+    >>> [(exchange.rank, exchange.size, exchange.required) for exchange in busy]
+    [(0, 2, True), (1, 2, True)]
     """
     size = draw(group_sizes(max_size))
     permutation = draw(st.booleans()) if permutation is None else permutation

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpfun._fields import content_digest, integer, integers_field, plan_value, readonly
+from hpfun._fields import content_digest, integer, integer_field, integers_field, kind_field, plan_value, readonly
 from hpfun.indexer.bounds import makespan_lower_bound, moved_rows_lower_bound
 from hpfun.indexer.tasks import IndexerTaskPlan
 
@@ -22,15 +22,15 @@ class IndexerPlanReport:
     rows with. ``bytes_out`` and ``bytes_back`` are bytes between ranks, in total.
     """
 
-    mode: str
-    size: int
-    tokens: int
+    mode: str = kind_field(str, "HP-INDEX-010")
+    size: int = integer_field("HP-INDEX-010", least=1)
+    tokens: int = integer_field("HP-INDEX-010", least=1)
     loads: Any = integers_field("HP-INDEX-010")
-    makespan_bound: int
-    moved_rows: int
-    moved_rows_bound: int
-    bytes_out: int
-    bytes_back: int
+    makespan_bound: int = integer_field("HP-INDEX-010", least=0)
+    moved_rows: int = integer_field("HP-INDEX-010", least=0)
+    moved_rows_bound: int = integer_field("HP-INDEX-010", least=0)
+    bytes_out: int = integer_field("HP-INDEX-010", least=0, most=None)
+    bytes_back: int = integer_field("HP-INDEX-010", least=0, most=None)
     tasks: Any = integers_field("HP-INDEX-010")
     received_tasks: Any = integers_field("HP-INDEX-010")
     peers: Any = integers_field("HP-INDEX-010")

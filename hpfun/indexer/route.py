@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hpfun._fields import content_digest, integer_field, plan_value, readonly
+from hpfun._fields import content_digest, integer_field, kind_field, plan_value, readonly
+from hpfun.errors import refusal
 from hpfun.exchange import RowExchange
 from hpfun.indexer.segments import IndexerSegment
 from hpfun.indexer.tasks import IndexerTaskPlan, check_rank, indexer_task_plan
@@ -24,11 +25,11 @@ class IndexerRoute:
     group. ``plan_digest`` names the plan that all ranks of the group must share.
     """
 
-    exchange: RowExchange
+    exchange: RowExchange = kind_field(RowExchange, "HP-INDEX-010")
     query_count: int = integer_field("HP-INDEX-010", least=0)
-    segments: tuple[IndexerSegment, ...] = attrs.field(converter=tuple)
+    segments: tuple[IndexerSegment, ...] = attrs.field(converter=lambda parts: _checked_segments(parts))
     max_query_count: int = integer_field("HP-INDEX-010", least=0)
-    plan_digest: str
+    plan_digest: str = kind_field(str, "HP-INDEX-010")
 
     digest = content_digest
 
@@ -36,6 +37,13 @@ class IndexerRoute:
     def projection_calls(self) -> int:
         """Calls of a projection in chunks of a shard's rows, equal on all ranks and at least one."""
         return max(1, -(-self.max_query_count // self.exchange.num_source_rows))
+
+
+def _checked_segments(parts: Any) -> tuple[IndexerSegment, ...]:
+    if not isinstance(parts, (tuple, list)) or not all(isinstance(part, IndexerSegment) for part in parts):
+        kind = type(parts).__name__
+        raise refusal("HP-INDEX-010", "segments", f"needs a tuple of IndexerSegment, got {kind}", type=kind)
+    return tuple(parts)
 
 
 def indexer_route(lengths: object, size: int, rank: int, ratio: int, mode: str, **options: Any) -> IndexerRoute:

@@ -62,6 +62,12 @@ def test_a_rank_that_failed_fails_all_with_its_code(ranks, kind, code):
 
 
 @pytest.mark.rule("AGREE-3")
+def test_the_lowest_failing_rank_speaks_for_all(ranks):
+    assert answers(ranks, [plan_text()] * 4, {1: "plan error", 3: "crash"})[0] == "HP-INDEX-002"
+    assert answers(ranks, [plan_text()] * 4, {0: "crash", 3: "plan error"})[0] == "HP-AGREE-002"
+
+
+@pytest.mark.rule("AGREE-3")
 def test_a_failure_outweighs_a_difference(ranks):
     texts = [plan_text(), plan_text(2), plan_text(), plan_text()]
     assert answers(ranks, texts, {2: "plan error"})[0] == "HP-INDEX-002"

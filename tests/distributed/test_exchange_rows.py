@@ -43,9 +43,43 @@ def integer_shards(exchanges: list[RowExchange], width: int = 3) -> list[np.ndar
     return [(np.arange(x.num_source_rows * width).reshape(-1, width) * 7 + 31 * x.rank) % 100 for x in exchanges]
 
 
+def halves() -> list[RowExchange]:
+    """Two ranks swap their last two rows; on rank 0 the own rows run on into the sent ones, on rank 1 they do not."""
+    swap = [([0, 2], [0, 2]), ([2, 0], [2, 0])]
+    return [
+        RowExchange(2, rank, 4, 4, [2, 3], *splits, [2, 3], [0, 1], [0, 1], required=True)
+        for rank, splits in enumerate(swap)
+    ]
+
+
+def blocks(size: int, rows: int) -> list[RowExchange]:
+    """Piece b of rank a, ``rows`` rows, becomes piece a of rank b: everything runs on, everywhere."""
+    exchanges = []
+    for rank in range(size):
+        others = [row for row in range(size * rows) if row // rows != rank]
+        own = range(rank * rows, (rank + 1) * rows)
+        splits = [rows * (to != rank) for to in range(size)]
+        exchanges.append(
+            RowExchange(size, rank, size * rows, size * rows, others, splits, splits, others, own, own, required=True)
+        )
+    return exchanges
+
+
+def copies() -> list[RowExchange]:
+    """Rank 0's one row stays and goes to both slots of rank 1 too."""
+    return [
+        RowExchange(2, 0, 1, 1, [0, 0], [0, 2], [0, 0], [], [0], [0], required=True),
+        RowExchange(2, 1, 2, 2, [], [0, 0], [2, 0], [1, 0], [], [], required=True),
+    ]
+
+
 @pytest.mark.rule("EXECUTOR-1")
 @given(row_exchanges(), st.sampled_from(DTYPES), st.sampled_from((0, 1, -1)), st.integers(0, 5))
 @example(shift(4, 40, 20), "float32", 0, 0)
+@example(halves(), "int64", 0, 0)
+@example(blocks(3, 2), "float32", 1, 0)
+@example([transpose(x) for x in blocks(3, 2)], "float32", 1, 0)
+@example([transpose(x) for x in copies()], "int64", 0, 0)
 def test_every_rank_gets_what_the_simulator_says(ranks, exchanges, dtype, dim, fill):
     shards = integer_shards(exchanges)
     got = ranks(len(exchanges)).run(on_ranks.exchanged, exchanges, shards, fill, dim, dtype)
@@ -104,6 +138,8 @@ def test_without_a_group_an_exchange_that_stays_at_home_works():
 def test_rows_that_run_on_are_sent_and_received_in_place(ranks):
     # rank 0 receives nothing and rank 3 sends nothing; everywhere else both ends are views
     assert ranks(4).run(on_ranks.in_place_parts, shift(4, 40, 20))[1:3] == [(True, True), (True, True)]
+    # here the own rows lie between the others, and go through the collective with them
+    assert ranks(4).run(on_ranks.in_place_parts, blocks(4, 3)) == [(True, True)] * 4
     scattered = [
         RowExchange(2, r, 4, 4, [0, 2], [2 * r, 2 - 2 * r], [2 * r, 2 - 2 * r], [1, 3], [1, 3], [0, 2], required=True)
         for r in range(2)
@@ -127,58 +163,36 @@ def test_device_rows_are_made_once_and_serve_training_after_inference(ranks):
 
 @pytest.mark.rule("EXECUTOR-6")
 def test_16_bit_rows_add_up_in_float32(ranks):
-    copies = [
-        RowExchange(
-            2, r, 1, 3 - 2 * r, [0, 0] * r, [2 * r, 0], [0, 2 - 2 * r], [1, 2] * (1 - r), [0], [0], required=True
-        )
-        for r in range(2)
-    ]
-    back = [transpose(x) for x in copies]
-    # rank 1's row went to two slots of rank 0 and stayed home once: 1 + 1 + 256 in bfloat16 would stick at 256
-    assert ranks(2).run(on_ranks.sum_in_bfloat16, back, [[5.0, 1.0, 1.0], [256.0]]) == [[5.0], [258.0]]
+    back = [transpose(x) for x in copies()]
+    # in bfloat16 256 + 1 is 256 again, and so it would stay
+    assert ranks(2).run(on_ranks.sum_in_bfloat16, back, [[256.0], [1.0, 1.0]]) == [[258.0], [0.0, 0.0]]
 
 
 @pytest.mark.rule("EXECUTOR-6")
-def test_sums_run_in_rank_order_with_the_own_rank_at_its_place(ranks):
-    # 2^24 + 1 - 2^24 in float32 is 0 in this order and 1 in the other
-    places = [
-        RowExchange(
-            3,
-            r,
-            1,
-            3 if r == 1 else 0,
-            [] if r == 1 else [0],
-            [0, int(r != 1), 0],
-            [1, 0, 1] if r == 1 else [0] * 3,
-            [0, 2] if r == 1 else [],
-            [0] if r == 1 else [],
-            [1] if r == 1 else [],
-            required=True,
+@pytest.mark.parametrize("target", [0, 1, 2])
+def test_sums_run_in_rank_order_with_the_own_rank_at_its_place(ranks, target):
+    exchanges = []
+    for rank in range(3):
+        at_home = rank == target
+        exchanges.append(
+            RowExchange(
+                3,
+                rank,
+                1,
+                1,
+                [] if at_home else [0],
+                [int(not at_home and to == target) for to in range(3)],
+                [int(at_home and source != target) for source in range(3)],
+                [0, 0] if at_home else [],
+                [0] if at_home else [],
+                [0] if at_home else [],
+                required=True,
+                reduce=True,
+            )
         )
-        for r in range(3)
-    ]
-    back = [transpose(x) for x in places]
-    reducing = [
-        RowExchange(
-            3,
-            x.rank,
-            1,
-            1,
-            [0] if x.rank != 1 else [],
-            [0, int(x.rank != 1), 0],
-            [1, 0, 1] if x.rank == 1 else [0] * 3,
-            [0, 0] if x.rank == 1 else [],
-            [0] if x.rank == 1 else [],
-            [0] if x.rank == 1 else [],
-            required=True,
-            reduce=True,
-        )
-        for x in back
-    ]
-    for values, total in (((2.0**24, 1.0, -(2.0**24)), 0.0), ((2.0**24, -(2.0**24), 1.0), 1.0)):
-        shards = [np.array([value]) for value in values]
-        got = ranks(3).run(on_ranks.exchanged, reducing, shards, 0, 0, "float32")
-        assert got[1].tolist() == [total]
+    # (1 - 2^24) + 2^24 is 1 in float32; with the last two or the first and last swapped 2^24 + 1 loses the 1
+    shards = [np.array([value]) for value in (1.0, -(2.0**24), 2.0**24)]
+    assert ranks(3).run(on_ranks.exchanged, exchanges, shards, 0, 0, "float32")[target].tolist() == [1.0]
 
 
 @pytest.mark.rule("EXECUTOR-7")

@@ -20,7 +20,7 @@ def test_a_silent_rank_ends_the_pool_and_the_next_call_works():
         with refused("HP-RANKS-001") as caught:
             pool.run(on_ranks.sleeps_on_rank, 1, 60, timeout_s=1)
         assert caught.error.facts["silent_ranks"] == (1,)
-        assert pool.run(on_ranks.sleeps_on_rank, -1, 0) == [0, 1]
+        assert pool.run(on_ranks.sleeps_on_rank, -1, 0, timeout_s=30) == [0, 1]
 
 
 @pytest.mark.rule("RANKS-3")

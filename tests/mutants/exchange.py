@@ -1,0 +1,158 @@
+"""Mutants of the rules of ``specs/exchange.md`` and ``specs/errors.md``."""
+
+from tests.mutants.mutant import Mutant
+
+FIELDS = "hpfun/_fields.py"
+INTERVALS = "hpfun/intervals.py"
+EXCHANGE = "hpfun/exchange.py"
+SIMULATE = "hpfun/simulate.py"
+SERIAL = "hpfun/serial.py"
+ERRORS = "hpfun/errors.py"
+
+MUTANTS = [
+    Mutant("VALUE-1", FIELDS, "if isinstance(value, (bool, np.bool_)) or not", "if not"),
+    Mutant("VALUE-1", FIELDS, "    number = int(value)\n", "    number = value\n"),
+    Mutant(
+        "VALUE-1", FIELDS, "if kind is int or issubclass(kind, np.integer)", "if issubclass(kind, (int, np.integer))"
+    ),
+    Mutant("VALUE-2", FIELDS, "    array.flags.writeable = False\n", ""),
+    Mutant("VALUE-2", FIELDS, "    if array.ndim != 1:\n", "    if array.ndim > 2:\n"),
+    Mutant("VALUE-2", FIELDS, 'np.array(array, dtype=np.int64, order="C")', "np.array(array)"),
+    Mutant("VALUE-3", FIELDS, "made.__hash__ = _hash", "made.__hash__ = object.__hash__"),
+    Mutant("VALUE-3", FIELDS, "    if type(self) is not type(other):\n        return NotImplemented\n", ""),
+    Mutant("VALUE-4", FIELDS, "    made.__reduce__ = _reduce  # type: ignore[method-assign]\n", ""),
+    Mutant(
+        "VALUE-5", FIELDS, "and not values.flags.writeable and values.base is None", "and not values.flags.writeable"
+    ),
+    Mutant(
+        "VALUE-5",
+        FIELDS,
+        'np.array(array, dtype=np.int64, order="C")',
+        "np.asarray(array, dtype=np.int64)",
+    ),
+    Mutant("INTERVAL-1", INTERVALS, "np.repeat(starts - (ends - counts), counts)", "np.repeat(starts - ends, counts)"),
+    Mutant("INTERVAL-2", INTERVALS, "rows[1:] != rows[:-1] + 1", "rows[1:] < rows[:-1] + 1"),
+    Mutant("INTERVAL-2", INTERVALS, "rows[lasts] + 1", "rows[lasts]"),
+    Mutant("INTERVAL-3", INTERVALS, "- np.maximum(starts, low), 0)", "- np.maximum(starts, low), 1)"),
+    Mutant("EXCHANGE-1", EXCHANGE, "int(rows.max()) >= extent", "int(rows.max()) > extent"),
+    Mutant("EXCHANGE-1", EXCHANGE, "or (splits < 0).any() or", "or"),
+    Mutant("EXCHANGE-1", EXCHANGE, "elif sum(splits.tolist()) != len(rows):", "elif splits.sum() != len(rows):"),
+    Mutant("EXCHANGE-1", EXCHANGE, "if len(x.local_sources) != len(x.local_targets):", "if False:"),
+    Mutant(
+        "EXCHANGE-2",
+        SIMULATE,
+        "place(target, slots, shards[source][rows])",
+        "place(target, slots, shards[source][rows[::-1]])",
+    ),
+    Mutant("EXCHANGE-3", EXCHANGE, "if len(times) and times.max() > 1:", "if len(times) and times.max() > 2:"),
+    Mutant(
+        "EXCHANGE-3",
+        EXCHANGE,
+        "(x.sources, x.num_source_rows) if x.reduce else (x.targets, x.num_target_rows)",
+        "(x.sources, x.num_source_rows)",
+    ),
+    Mutant(
+        "EXCHANGE-4",
+        EXCHANGE,
+        "(x.sources, x.num_source_rows) if x.reduce else (x.targets, x.num_target_rows)",
+        "(x.targets, x.num_target_rows)",
+    ),
+    Mutant(
+        "EXCHANGE-4",
+        SIMULATE,
+        "place = np.add.at if own.reduce else np.ndarray.__setitem__",
+        "place = np.ndarray.__setitem__",
+    ),
+    Mutant("EXCHANGE-5", EXCHANGE, "reduce=not exchange.reduce", "reduce=True"),
+    Mutant(
+        "EXCHANGE-5",
+        EXCHANGE,
+        "        input_splits=exchange.output_splits,\n",
+        "        input_splits=exchange.input_splits,\n",
+    ),
+    Mutant("EXCHANGE-6", EXCHANGE, "if exchanges[0].required != bool(sent.any()):", "if False:"),
+    Mutant("EXCHANGE-6", EXCHANGE, "(len(x.send_rows) or len(x.receive_rows))", "len(x.send_rows)"),
+    Mutant("EXCHANGE-6", EXCHANGE, "if getattr(exchange, name) != getattr(exchanges[0], name):", "if False:"),
+    Mutant(
+        "EXCHANGE-7",
+        EXCHANGE,
+        "len(rows) == extent == len(_hits(rows, extent)[0])",
+        "extent == len(_hits(rows, extent)[0])",
+    ),
+    Mutant(
+        "EXCHANGE-7",
+        EXCHANGE,
+        "len(rows) == extent == len(_hits(rows, extent)[0])",
+        "len(rows) == len(_hits(rows, extent)[0])",
+    ),
+    Mutant("EXCHANGE-8", EXCHANGE, "len(_hits(self.targets, self.num_target_rows)[0])", "len(self.targets)"),
+    Mutant("EXCHANGE-8", SIMULATE, "0 if own.reduce else fill", "0"),
+    Mutant("EXCHANGE-8", SIMULATE, "0 if own.reduce else fill", "fill"),
+    Mutant("EXCHANGE-9", SIMULATE, "    check_exchanges(exchanges)\n", ""),
+    Mutant(
+        "EXCHANGE-9",
+        SIMULATE,
+        "shard.shape[0] != exchange.num_source_rows",
+        "shard.shape[0] < exchange.num_source_rows",
+    ),
+    Mutant(
+        "EXCHANGE-9",
+        SIMULATE,
+        "for source, sender in enumerate(exchanges):",
+        "for source, sender in reversed(list(enumerate(exchanges))):",
+    ),
+    Mutant("EXCHANGE-9", SIMULATE, "range(len(exchanges))]", "reversed(range(len(exchanges)))]"),
+    Mutant(
+        "EXCHANGE-10",
+        EXCHANGE,
+        "rows = np.stack([exchange.input_splits",
+        "rows = np.stack([exchange.output_splits",
+    ),
+    Mutant(
+        "EXCHANGE-10",
+        EXCHANGE,
+        "return int(exchange.input_splits.sum()) *",
+        "return int(exchange.input_splits.max()) *",
+    ),
+    Mutant("EXCHANGE-11", EXCHANGE, "        raise PlanError(*found)\n", "        raise PlanError(found[0])\n"),
+    Mutant(
+        "EXCHANGE-11",
+        EXCHANGE,
+        "            raise PlanError(*violations)\n",
+        "            raise PlanError(violations[0])\n",
+    ),
+    Mutant(
+        "EXCHANGE-12",
+        EXCHANGE,
+        "(x.rank < len(splits) and splits[x.rank] != 0)",
+        "(x.size > 1 and splits[x.rank] != 0)",
+    ),
+    Mutant("SERIAL-1", SERIAL, 'sort_keys=True, separators=(",", ":")', "sort_keys=True"),
+    Mutant("SERIAL-1", SERIAL, "sort_keys=True, separators", "separators"),
+    Mutant("SERIAL-2", SERIAL, "return int(value)\n", "return float(value)\n"),
+    Mutant(
+        "SERIAL-2",
+        SERIAL,
+        "        return value.tolist()\n",
+        "        return value.astype(float).astype(int).tolist()\n",
+    ),
+    Mutant("SERIAL-3", SERIAL, "raise error.inside(where) from None", "raise"),
+    Mutant("SERIAL-4", SERIAL, 'state.update(b"t%d:" % len(value))', 'state.update(b"t")'),
+    Mutant("SERIAL-4", SERIAL, "for name in sorted(value, key=str):", "for name in set(value):"),
+    Mutant("SERIAL-5", SERIAL, " or isinstance(version, bool):", ":"),
+    Mutant("SERIAL-5", SERIAL, "    if got != expected:\n", "    if got < expected:\n"),
+    Mutant("SERIAL-5", SERIAL, "    if len(found) != len(pairs):\n", "    if False:\n"),
+    Mutant("ERROR-1", ERRORS, "return self.violations[0].facts", "return self.violations[-1].facts"),
+    Mutant("ERROR-1", ERRORS, "MappingProxyType(dict(facts))", "facts"),
+    Mutant("ERROR-2", ERRORS, 'f"; {self.suggestion}"', 'f"\\n{self.suggestion}"'),
+    Mutant("ERROR-2", ERRORS, 'return f"[{self.code}]{place}', 'return f"{self.code}{place}'),
+    Mutant("ERROR-3", ERRORS, "class PlanError(ValueError)", "class PlanError(Exception)"),
+    Mutant("ERROR-4", ERRORS, 'f"{outer}.{v.where}" if v.where else outer', 'f"{outer}.{v.where}"'),
+    Mutant("ERROR-4", ERRORS, "for v in self.violations))", "for v in self.violations[:1]))"),
+    Mutant(
+        "ERROR-5",
+        ERRORS,
+        "        return (PlanError, self.violations)\n",
+        "        return (PlanError, self.violations[:1])\n",
+    ),
+]

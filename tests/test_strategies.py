@@ -1,0 +1,179 @@
+"""The strategies give valid values only, and reach the edges that break routers."""
+
+import inspect
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import hpfun
+from hpfun import IndexerMode, indexer_task_plan, strategies
+from tests import laws
+
+
+class Found(Exception):
+    """Raised at the first value with the edge."""
+
+
+def reaches(strategy, condition, tries=2000):
+    """Whether a value with the condition comes up; the first one ends the search, nothing is shrunk."""
+
+    @settings(
+        max_examples=tries,
+        database=None,
+        derandomize=True,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def look(value):
+        if condition(value):
+            raise Found
+
+    try:
+        look()
+    except Found:
+        return True
+    return False
+
+
+@given(st.integers(1, 6), st.integers(1, 20), st.data())
+def test_lengths_divide_and_keep_their_limits(max_documents, max_length, data):
+    multiple = data.draw(st.integers(1, max_documents * max_length))
+    values = data.draw(strategies.lengths(max_documents, max_length, multiple))
+    assert 1 <= len(values) <= max_documents
+    assert all(type(value) is int and 1 <= value <= max_length for value in values)
+    assert sum(values) % multiple == 0
+
+
+def test_lengths_that_cannot_divide_are_an_error_at_once():
+    with pytest.raises(ValueError, match="multiple_of is 7"):
+        strategies.lengths(max_documents=2, max_length=3, multiple_of=7)
+
+
+@given(st.integers(1, 40), st.data())
+def test_group_sizes_cut_the_rows_evenly(rows, data):
+    assert rows % data.draw(strategies.group_sizes(8, rows=rows)) == 0
+
+
+@given(strategies.indexer_requests())
+def test_every_request_has_a_plan(request):
+    plan = indexer_task_plan(**request)
+    assert plan.size == request["size"]
+    assert plan.options.mode == request["mode"]
+
+
+@given(strategies.indexer_routes())
+def test_routes_are_those_of_all_ranks_and_keep_the_laws(routes):
+    exchanges = [route.exchange for route in routes]
+    assert [part.rank for part in exchanges] == list(range(len(routes)))
+    laws.all_laws(exchanges)
+
+
+@given(strategies.row_exchanges())
+def test_row_exchanges_are_those_of_all_ranks(exchanges):
+    hpfun.check_exchanges(exchanges)
+
+
+@given(st.booleans(), st.data())
+def test_reduce_and_permutation_are_as_asked(reduce, data):
+    exchanges = data.draw(strategies.row_exchanges(reduce=reduce, permutation=True))
+    assert {part.reduce for part in exchanges} == {reduce}
+    assert all(part.is_permutation for part in exchanges)
+
+
+def falling(exchange):
+    """Whether two rows from one rank arrive in falling slots."""
+    ends = exchange.output_splits.cumsum()
+    stretches = [exchange.receive_rows[end - n : end] for end, n in zip(ends, exchange.output_splits, strict=True)]
+    return any((stretch[1:] < stretch[:-1]).any() for stretch in stretches)
+
+
+EXCHANGE_EDGES = {
+    "a group of one": lambda ranks: len(ranks) == 1,
+    "a group of four": lambda ranks: len(ranks) == 4,
+    "no rank sends anything, rows stay": lambda ranks: (
+        len(ranks) > 1 and not ranks[0].required and any(len(x.local_sources) for x in ranks)
+    ),
+    "nothing at all": lambda ranks: len(ranks) > 1 and not any(len(x.targets) for x in ranks),
+    "a rank without source rows in a busy group": lambda ranks: (
+        ranks[0].required and any(x.num_source_rows == 0 for x in ranks)
+    ),
+    "a rank without target rows in a busy group": lambda ranks: (
+        ranks[0].required and any(x.num_target_rows == 0 for x in ranks)
+    ),
+    "an idle rank in a busy group": lambda ranks: (
+        ranks[0].required and any(not len(x.send_rows) and not len(x.receive_rows) for x in ranks)
+    ),
+    "slots left to fill": lambda ranks: not ranks[0].reduce and any(x.num_unwritten and len(x.targets) for x in ranks),
+    "an unused source row": lambda ranks: any(len(set(x.sources.tolist())) < x.num_source_rows for x in ranks),
+    "a row sent twice": lambda ranks: any(len(set(x.send_rows.tolist())) < len(x.send_rows) for x in ranks),
+    "a row sent and kept": lambda ranks: any(set(x.send_rows.tolist()) & set(x.local_sources.tolist()) for x in ranks),
+    "a slot added to from two ranks": lambda ranks: any(
+        x.reduce and len(set(x.receive_rows.tolist())) < len(x.receive_rows) for x in ranks
+    ),
+    "rows in falling slots between two ranks": lambda ranks: any(map(falling, ranks)),
+    "a permutation that moves": lambda ranks: ranks[0].required and all(x.is_permutation for x in ranks),
+}
+
+
+@pytest.mark.parametrize("edge", EXCHANGE_EDGES)
+def test_row_exchanges_reach(edge):
+    assert reaches(strategies.row_exchanges(), EXCHANGE_EDGES[edge])
+
+
+def local(plan):
+    """Rows of one shard."""
+    return plan.local_rows
+
+
+PLAN_EDGES = {
+    "one document of one token": lambda plan: plan.documents.total == 1,
+    "a document shorter than the group": lambda plan: int(plan.documents.lengths.min()) < plan.size,
+    "a document longer than a shard": lambda plan: int(plan.documents.lengths.max()) > local(plan),
+    "a group of one": lambda plan: plan.size == 1,
+    "one row a rank": lambda plan: plan.size > 1 and local(plan) == 1,
+    "no work at all": lambda plan: int(plan.loads.sum()) == 0,
+    "a worker without rows": lambda plan: int(plan.row_counts.min()) == 0,
+    "a worker with more rows than a shard": lambda plan: int(plan.row_counts.max()) > local(plan),
+    "nothing moves though balancing": lambda plan: plan.options.mode != "none" and plan.moved_rows == 0,
+    "a capacity that binds": lambda plan: (
+        plan.options.capacity is not None and int(plan.row_counts.max()) == plan.options.capacity
+    ),
+    "a tolerance": lambda plan: plan.options.tolerance_ppm > 0 and plan.moved_rows > 0,
+    "a row cost": lambda plan: plan.options.row_cost > 0,
+    "nodes that do not divide the group": lambda plan: (
+        plan.options.ranks_per_node is not None and plan.size % plan.options.ranks_per_node != 0
+    ),
+    **{f"mode {mode.value} that moves": None for mode in IndexerMode if mode is not IndexerMode.NONE},
+}
+
+
+@pytest.mark.parametrize("edge", PLAN_EDGES)
+def test_task_plans_reach(edge):
+    condition = PLAN_EDGES[edge]
+    if condition is None:
+        name = edge.split()[1]
+        assert reaches(
+            strategies.indexer_task_plans(), lambda plan: plan.options.mode.value == name and plan.moved_rows > 0
+        )
+    else:
+        assert reaches(strategies.indexer_task_plans(), condition)
+
+
+def test_every_public_value_has_a_strategy():
+    values = {
+        name
+        for name in hpfun.__all__
+        if inspect.isclass(getattr(hpfun, name)) and hasattr(getattr(hpfun, name), "digest")
+    }
+    produced = set()
+
+    @settings(max_examples=300, database=None, derandomize=True, deadline=None)
+    @given(strategies.plan_values())
+    def collect(value):
+        produced.add(type(value).__name__)
+
+    collect()
+    assert values <= produced
