@@ -211,6 +211,10 @@ def _check_cover(plan: IndexerTaskPlan) -> None:
             "task_stops", f"task {at} crosses a document end", task=at, start=int(starts[at]), stop=int(stops[at])
         )
     same = workers[1:] == workers[:-1]
+    meets = same & (starts[1:] == stops[:-1]) & (plan.task_documents[1:] == plan.task_documents[:-1])
+    if meets.any():
+        at = int(meets.argmax()) + 1
+        raise refuse("task_starts", f"task {at} is not merged with its neighbour", task=at, start=int(starts[at]))
     if (
         workers[0] < 0
         or workers[-1] >= plan.size

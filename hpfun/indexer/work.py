@@ -24,7 +24,7 @@ def work_before(rows: Any, ratio: int, row_cost: int = 0) -> Any:
     [0, 0, 1, 2, 4, 6]
     """
     keys = rows // ratio
-    return ratio * (keys * (keys - 1) // 2) + keys * (rows - keys * ratio + 1) + row_cost * rows
+    return ratio * _sum_below(keys) + keys * (rows - keys * ratio + 1) + row_cost * rows
 
 
 def row_work(positions: Any, ratio: int, row_cost: int = 0) -> Any:
@@ -51,7 +51,12 @@ def work_seeing(keys: Any, ratio: int, row_cost: int = 0) -> Any:
     >>> [work_seeing(k, 2) == work_before(int(rows_seeing(k, 2)), 2) for k in range(4)]
     [True, True, True, True]
     """
-    return ratio * (keys * (keys + 1) // 2) + row_cost * ((keys + 1) * ratio - 1)
+    return ratio * _sum_below(keys + 1) + row_cost * ((keys + 1) * ratio - 1)
+
+
+def _sum_below(n: Any) -> Any:
+    """0 + 1 + ... + (n - 1), with the even factor halved first: ``n * (n - 1)`` may be beyond int64."""
+    return (n >> 1) * ((n - 1) | 1)
 
 
 def rows_within(work: np.ndarray, ratio: int, row_cost: int = 0) -> np.ndarray:

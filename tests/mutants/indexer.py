@@ -9,6 +9,7 @@ ZIGZAG = "hpfun/indexer/zigzag.py"
 GREEDY = "hpfun/indexer/greedy.py"
 SHEDDING = "hpfun/indexer/shedding.py"
 LOCALITY = "hpfun/indexer/locality.py"
+CUTS = "hpfun/indexer/cuts.py"
 TASKS = "hpfun/indexer/tasks.py"
 ROUTE = "hpfun/indexer/route.py"
 SEGMENTS = "hpfun/indexer/segments.py"
@@ -88,19 +89,23 @@ MUTANTS = (
         "above = np.clip(rows_seeing(shedding.levels + 1, ratio)",
     ),
     Mutant("LOCAL-3", SHEDDING, "level_rows = -(-excess // each)", "level_rows = excess // each + 1"),
-    Mutant("LOCAL-3", LOCALITY, "rows[order[:count]] -= 1", "rows[order[:count]] -= 2"),
-    Mutant("LOCAL-3", LOCALITY, "    if surplus > 0:\n", "    if surplus >= 0:\n"),
+    Mutant("LOCAL-3", LOCALITY, "rows[inexact[order[:count]]] -= 1", "rows[inexact[order[:count]]] -= 2"),
+    Mutant("LOCAL-3", LOCALITY, "rows = shedding.level_rows.copy()", "rows = shedding.level_rows + 1"),
     Mutant("LOCAL-4", LOCALITY, "return -(-total * (PPM + tolerance_ppm)", "return (total * (PPM + tolerance_ppm)"),
     Mutant("LOCAL-4", LOCALITY, "PPM = 10**6", "PPM = 10**5"),
-    Mutant("LOCAL-5", LOCALITY, "np.minimum(np.cumsum(needs), work_ends[-1])", "np.minimum(needs, work_ends[-1])"),
+    Mutant("LOCAL-5", CUTS, "min(sum_ + need, total), initial=0)", "min(need, total), initial=0)"),
     Mutant("LOCAL-6", SHEDDING, "level_rows[shedding.groups] - (before", "level_rows[shedding.groups] + 1 - (before"),
-    Mutant("LOCAL-7", LOCALITY, "receivers // ranks_per_node == node]", "receivers // ranks_per_node != node]"),
-    Mutant("LOCAL-7", LOCALITY, "    if ranks_per_node is not None:\n", "    if False:\n"),
-    Mutant("LOCAL-8", LOCALITY, "held[receivers] + got > fill.capacity", "held[receivers] > fill.capacity"),
-    Mutant("LOCAL-8", LOCALITY, "fill.capacity - held[receivers])", "fill.capacity + 1 - held[receivers])"),
-    Mutant("LOCAL-8", LOCALITY, "    if len(left.starts):\n", "    if False:\n"),
-    Mutant("LOCAL-9", LOCALITY, "step.append(through_high < through_low)", "step.append(False)"),
-    Mutant("LOCAL-9", LOCALITY, "receivers = roomy", "pass"),
+    Mutant("LOCAL-7", LOCALITY, "takers[takers // width == node]", "takers[takers // width != node]"),
+    Mutant("LOCAL-7", LOCALITY, "    if goal.ranks_per_node is not None:\n", "    if False:\n"),
+    Mutant(
+        "LOCAL-8", LOCALITY, "rows[takers] + np.diff(cuts, prepend=0) > goal.capacity", "rows[takers] > goal.capacity"
+    ),
+    Mutant(
+        "LOCAL-8", LOCALITY, "(goal.capacity - rows[takers]).tolist()", "(goal.capacity + 1 - rows[takers]).tolist()"
+    ),
+    Mutant("LOCAL-8", LOCALITY, "    if len(rest.starts):\n", "    if False:\n"),
+    Mutant("LOCAL-9", CUTS, "steps.append(from_high)", "steps.append([False, False])"),
+    Mutant("LOCAL-9", LOCALITY, "takers = roomy", "pass"),
     Mutant("PLAN-1", TASKS, "np.union1d(documents.boundaries, np.arange", "np.union1d([0, documents.total], np.arange"),
     Mutant("PLAN-2", TASKS, "(ordered[1:] != ends[:-1]).any()", "(ordered[1:] > ends[:-1]).any()"),
     Mutant("PLAN-2", TASKS, "    if len(crossing):\n", "    if False:\n"),

@@ -248,6 +248,8 @@ def cut_choices(costs, needs):
     answer = {}
     for cuts in product(*candidates):
         edges = [0, *cuts]
+        if edges != sorted(edges):
+            continue
         parts = [sum(costs[edges[i] : edges[i + 1]]) for i in range(len(needs))]
         answer[cuts] = max([0, *(part - need for part, need in zip(parts, needs, strict=True))])
     return answer
@@ -321,6 +323,9 @@ def broken_locality_rules(
         roomy = {rank: need for rank, need in needs.items() if need >= heaviest}
         if sum(roomy.values()) >= sum(costs[row] for row in moved):
             needs = roomy
+        # more may be given up than is lacking: then every receiver takes the same share of it
+        above = max(0, -((sum(needs.values()) - sum(costs[row] for row in moved)) // len(needs)))
+        needs = {rank: need + above for rank, need in needs.items()}
         cuts = tuple(sum(1 for taker in takers if taker <= rank) for rank in needs)
         choices = cut_choices([costs[row] for row in moved], list(needs.values()))
         legal = takers == sorted(takers) and set(takers) <= set(needs) and cuts in choices
