@@ -70,6 +70,13 @@ class RowExchange:
         return all(len(rows) == extent == len(_hits(rows, extent)[0]) for rows, extent in sides)
 
 
+def _total(splits: np.ndarray) -> int:
+    """The exact sum of counts, also where int64 would wrap."""
+    if len(splits) and int(splits.max()) > INT64_MAX // len(splits):
+        return sum(splits.tolist())
+    return int(splits.sum())
+
+
 def _hits(rows: np.ndarray, extent: int) -> tuple[np.ndarray, np.ndarray]:
     """The rows that occur, ascending, and how often; at a cost of the rows, not of the extent."""
     if extent > 8 * len(rows) + 1024:
@@ -107,12 +114,12 @@ def _violations(x: RowExchange) -> list[Violation]:
                 rank=x.rank,
                 own=int(splits[x.rank]) if x.rank < len(splits) else None,
             )
-        elif sum(splits.tolist()) != len(rows):  # Python integers: a sum beyond int64 would wrap
+        elif _total(splits) != len(rows):
             refuse(
                 "HP-EXCHANGE-003",
                 name,
-                f"sums to {sum(splits.tolist())}, the list has {len(rows)} rows",
-                sum=sum(splits.tolist()),
+                f"sums to {_total(splits)}, the list has {len(rows)} rows",
+                sum=_total(splits),
                 rows=len(rows),
             )
     if len(x.local_sources) != len(x.local_targets):

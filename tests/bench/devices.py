@@ -1,7 +1,6 @@
 """Executors: row exchange against the same movement by hand, and the indexer against einsum and sort."""
 
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from hpfun import RowExchange
 from hpfun_torch import exchange_rows
 from hpfun_torch.ops import lightning_indexer
 from hpfun_torch.ranks import RankPool
-from tests.bench.measure import Figure, best_of_two
+from tests.bench.measure import Figure, best_of_two, peak_mib
 
 RANKS, WIDTH = 4, 1024
 ROWS = 64 * 2**20 // (4 * WIDTH)  # 64 MiB of float32 rows on each rank
@@ -161,6 +160,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     query, key, weights = torch.randn(count, 2, 32), torch.randn(count, 32), torch.randn(count, 2)
     lightning_indexer(query[:600], key[:600], weights[:600], [(0, 600, 0, 600, 0)], 1, 64)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_mib()
     lightning_indexer(query, key, weights, [(0, count, 0, count, 0)], 1, 64)
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print(peak_mib() - before)

@@ -1,7 +1,10 @@
 """How a ratio is measured: two things in one run, in turn, best of several; and what it may be at most."""
 
+import re
+import resource
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -20,6 +23,14 @@ class Figure:
     @property
     def holds(self) -> bool:
         return self.value <= self.limit
+
+
+def peak_mib() -> float:
+    """Most memory that this program has held, MiB; unlike ``ru_maxrss`` it does not start at its parent's."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def best_of(function: Callable[[], object], times: int = 5) -> float:

@@ -1,7 +1,6 @@
 """Locality on the published histogram: balance, moved rows, tasks, and planning time against a plain greedy."""
 
 import heapq
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from hpfun import (
 from hpfun.indexer import tasks
 from hpfun.indexer.locality import balance_target
 from hpfun.workloads import pack, published_lengths
-from tests.bench.measure import Figure, best_of, best_of_two
+from tests.bench.measure import Figure, best_of, best_of_two, peak_mib
 
 SETTINGS = ((131_072, 8), (2**20, 32), (2**20, 128), (2**22, 64))
 SEEDS = range(8)
@@ -118,5 +117,4 @@ def routes() -> Iterator[Figure]:
 if __name__ == "__main__":
     lengths = batch(HUGE_TOKENS, seed=0)
     seconds = best_of(lambda: planned(lengths, HUGE_RANKS, 1))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(seconds, peak, planned(lengths, HUGE_RANKS, 1).imbalance)
+    print(seconds, peak_mib() / 1024, planned(lengths, HUGE_RANKS, 1).imbalance)

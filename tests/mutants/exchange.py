@@ -36,7 +36,7 @@ MUTANTS = [
     Mutant("INTERVAL-3", INTERVALS, "- np.maximum(starts, low), 0)", "- np.maximum(starts, low), 1)"),
     Mutant("EXCHANGE-1", EXCHANGE, "int(rows.max()) >= extent", "int(rows.max()) > extent"),
     Mutant("EXCHANGE-1", EXCHANGE, "or (splits < 0).any() or", "or"),
-    Mutant("EXCHANGE-1", EXCHANGE, "elif sum(splits.tolist()) != len(rows):", "elif splits.sum() != len(rows):"),
+    Mutant("EXCHANGE-1", EXCHANGE, "        return sum(splits.tolist())\n", "        pass\n"),
     Mutant("EXCHANGE-1", EXCHANGE, "if len(x.local_sources) != len(x.local_targets):", "if False:"),
     Mutant(
         "EXCHANGE-2",
