@@ -26,12 +26,13 @@ def explain(value: object) -> str:
     >>> from hpfun import indexer_task_plan
     >>> print(explain(indexer_task_plan((5, 3, 8), 2, 1, "locality")))
     Indexer plan locality: 16 tokens in 3 documents over 2 ranks, ratio 1.
-    Work 57 pairs; busiest worker 29 = 1.018x the mean; no plan is below 29 (+0.00%).
-    1 row moves (6.25%); no plan this balanced moves fewer than 1 (+0.00%).
+    Work 57 pairs; busiest worker 29, 1.018x the mean.
+    No plan can get below 29; this one is 0.00% above.
+    1 row moves (6.25%); this balance needs at least 1 to move.
     Tasks from elsewhere per worker: at most 1; peers: at most 1.
-      worker       rows       load     of mean   tasks
-           0          9         29       1.018       3
-           1          7         28       0.982       1
+      worker        rows                  load   of mean   tasks
+           0           9                    29     1.018       3
+           1           7                    28     0.982       1
     """
     kind = type(value).__name__
     raise refusal(
@@ -53,10 +54,10 @@ def _(value: PackedDocuments) -> str:
 def _(value: IndexerPlanReport) -> str:
     rows, moves = ("row", "moves") if value.moved_rows == 1 else ("rows", "move")
     return (
-        f"Work {int(value.loads.sum())} pairs; busiest worker {value.max_load} = {value.imbalance:.3f}x the mean; "
-        f"no plan is below {value.makespan_bound} ({value.makespan_gap:+.2%}).\n"
-        f"{value.moved_rows} {rows} {moves} ({value.moved_share:.2%}); no plan this balanced moves fewer than "
-        f"{value.moved_rows_bound} ({value.moved_rows_gap:+.2%}).\n"
+        f"Work {int(value.loads.sum())} pairs; busiest worker {value.max_load}, {value.imbalance:.3f}x the mean.\n"
+        f"No plan can get below {value.makespan_bound}; this one is {value.makespan_gap:.2%} above.\n"
+        f"{value.moved_rows} {rows} {moves} ({value.moved_share:.2%}); this balance needs at least "
+        f"{value.moved_rows_bound} to move.\n"
         f"Tasks from elsewhere per worker: at most {value.received_tasks.max()}; peers: at most {value.peers.max()}."
     )
 
@@ -69,12 +70,12 @@ def _(value: IndexerTaskPlan) -> str:
         f"Indexer plan {value.options.mode.value}: {value.documents.total} tokens in {value.documents.num_documents} "
         f"documents over {value.size} ranks, ratio {value.ratio}.",
         explain(report),
-        f"{'worker':>8}{'rows':>11}{'load':>11}{'of mean':>12}{'tasks':>8}",
+        f"{'worker':>8}{'rows':>12}{'load':>22}{'of mean':>10}{'tasks':>8}",
     ]
     for worker in range(min(value.size, ROWS_SHOWN)):
         load = int(value.loads[worker])
         share = load / mean if mean else 1.0
-        lines.append(f"{worker:>8}{value.row_counts[worker]:>11}{load:>11}{share:>12.3f}{report.tasks[worker]:>8}")
+        lines.append(f"{worker:>8}{value.row_counts[worker]:>12}{load:>22}{share:>10.3f}{report.tasks[worker]:>8}")
     if value.size > ROWS_SHOWN:
         lines.append(f"{'...':>8} {value.size - ROWS_SHOWN} more workers")
     return "\n".join(lines)

@@ -68,11 +68,12 @@ def locality() -> Iterator[Figure]:
 
 def _setting(tokens: int, size: int, ratio: int) -> Iterator[Figure]:
     """Worst of all seeds, and of the planning times the median too."""
-    reports, moved, speed, seconds = [], [], [], []
+    reports, moved, speed, seconds, before = [], [], [], [], []
     for seed in SEEDS:
         lengths = batch(tokens, seed).tolist()
         plan = planned(lengths, size, ratio)
         reports.append(indexer_plan_report(plan))
+        before.append(round(indexer_task_plan(lengths, size, ratio, "none").imbalance, 2))
         target = balance_target(int(plan.loads.sum()), size)
         moved.append(plan.moved_rows / moved_rows_lower_bound(lengths, size, ratio, target))
         ours, theirs = best_of_two(partial(planned, lengths, size, ratio), partial(plain_greedy, lengths, size, ratio))
@@ -84,7 +85,8 @@ def _setting(tokens: int, size: int, ratio: int) -> Iterator[Figure]:
     shares = [round(report.moved_share, 4) for report in reports]
     tasks_each, peers = (max(int(getattr(r, name).max()) for r in reports) for name in ("received_tasks", "peers"))
     times = {"milliseconds": round(max(seconds) * 1000, 2), "median_ratio": round(median(speed), 3)}
-    yield Figure(f"{where}: greatest load / mean", max(report.imbalance for report in reports), 1.001)
+    unbalanced = {"without_balance": [min(before), max(before)]}
+    yield Figure(f"{where}: greatest load / mean", max(report.imbalance for report in reports), 1.001, unbalanced)
     yield Figure(f"{where}: moved rows / fewest", fewest, 1.01, {"shares_of_rows": [min(shares), max(shares)]})
     yield Figure(f"{where}: received tasks per worker", tasks_each, 8, {"peers_at_most": peers}, unit="")
     yield Figure(f"{where}: time / plain greedy", max(speed), 4.0 if tokens < 2**20 else 1.0, times)

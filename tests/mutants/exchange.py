@@ -139,7 +139,7 @@ MUTANTS = [
     Mutant("SERIAL-3", SERIAL, "raise error.inside(where) from None", "raise"),
     Mutant("SERIAL-4", SERIAL, 'state.update(b"t%d:" % len(value))', 'state.update(b"t")'),
     Mutant("SERIAL-4", SERIAL, "for name in sorted(value, key=str):", "for name in set(value):"),
-    Mutant("SERIAL-5", SERIAL, " or isinstance(version, bool):", ":"),
+    Mutant("SERIAL-5", SERIAL, "type(version) is not int or version != SCHEMA", "version != SCHEMA"),
     Mutant("SERIAL-5", SERIAL, "    if got != expected:\n", "    if got < expected:\n"),
     Mutant("SERIAL-5", SERIAL, "    if len(found) != len(pairs):\n", "    if False:\n"),
     Mutant("ERROR-1", ERRORS, "return self.violations[0].facts", "return self.violations[-1].facts"),
