@@ -106,16 +106,16 @@ class PackedDocuments:
         """Document of each global row; int64, the shape of ``rows``."""
         return np.searchsorted(self.boundaries, rows, side="right") - 1
 
-    def shard_rows(self, size: int) -> int:
-        """Rows of one of ``size`` equal shards; HP-DOC-003 if they do not divide the pack.
+    def shard_rows(self, size: int, code: str = "HP-DOC-003") -> int:
+        """Rows of one of ``size`` equal shards; ``code`` unless size is a positive int that divides the tokens.
 
         >>> PackedDocuments((5, 3, 8)).shard_rows(4)
         4
         """
-        size = integer(size, "size", "HP-DOC-003", least=1)
+        size = integer(size, "size", code, least=1)
         if self.total % size:
             raise refusal(
-                "HP-DOC-003",
+                code,
                 "size",
                 f"{self.total} tokens do not divide by {size} ranks",
                 f"pad by {-self.total % size} tokens or cut {self.total % size}",

@@ -5,7 +5,7 @@ ends here, so there is one validator, one transpose, one simulator and one execu
 EXCHANGE-12 of ``specs/exchange.md``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -87,49 +87,39 @@ def _hits(rows: np.ndarray, extent: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _violations(x: RowExchange) -> list[Violation]:
-    found = []
+    return [*_group_violations(x), *_count_violations(x), *_row_violations(x)]
 
-    def refuse(code: str, where: str, message: str, **facts: object) -> None:
-        found.append(Violation(code, where, message, facts))
 
+def _group_violations(x: RowExchange) -> Iterator[Violation]:
+    """HP-EXCHANGE-001: the rank and the two flags."""
     if x.rank >= x.size:
-        refuse("HP-EXCHANGE-001", "rank", f"rank {x.rank} of a group of {x.size}", rank=x.rank, size=x.size)
+        facts = {"rank": x.rank, "size": x.size}
+        yield Violation("HP-EXCHANGE-001", "rank", f"rank {x.rank} of a group of {x.size}", facts)
     for name in ("required", "reduce"):
-        if not isinstance(getattr(x, name), bool):
-            refuse(
-                "HP-EXCHANGE-001",
-                name,
-                f"needs a bool, got {getattr(x, name)!r:.40}",
-                type=type(getattr(x, name)).__name__,
-            )
+        flag = getattr(x, name)
+        if not isinstance(flag, bool):
+            yield Violation("HP-EXCHANGE-001", name, f"needs a bool, got {flag!r:.40}", {"type": type(flag).__name__})
+
+
+def _count_violations(x: RowExchange) -> Iterator[Violation]:
+    """HP-EXCHANGE-002 and 003: one count per rank, and lists as long as their counts and partners."""
     for name, rows in (("input_splits", x.send_rows), ("output_splits", x.receive_rows)):
         splits = getattr(x, name)
         if len(splits) != x.size or (splits < 0).any() or (x.rank < len(splits) and splits[x.rank] != 0):
-            refuse(
-                "HP-EXCHANGE-002",
-                name,
-                f"needs {x.size} counts, 0 at rank {x.rank}, got {splits[:16].tolist()}",
-                entries=len(splits),
-                size=x.size,
-                rank=x.rank,
-                own=int(splits[x.rank]) if x.rank < len(splits) else None,
-            )
+            own = int(splits[x.rank]) if x.rank < len(splits) else None
+            message = f"needs {x.size} counts, 0 at rank {x.rank}, got {splits[:16].tolist()}"
+            facts = {"entries": len(splits), "size": x.size, "rank": x.rank, "own": own}
+            yield Violation("HP-EXCHANGE-002", name, message, facts)
         elif _total(splits) != len(rows):
-            refuse(
-                "HP-EXCHANGE-003",
-                name,
-                f"sums to {_total(splits)}, the list has {len(rows)} rows",
-                sum=_total(splits),
-                rows=len(rows),
-            )
+            facts = {"sum": _total(splits), "rows": len(rows)}
+            yield Violation("HP-EXCHANGE-003", name, f"sums to {facts['sum']}, the list has {len(rows)} rows", facts)
     if len(x.local_sources) != len(x.local_targets):
-        refuse(
-            "HP-EXCHANGE-003",
-            "local_sources",
-            "and local_targets differ in length",
-            sources=len(x.local_sources),
-            targets=len(x.local_targets),
-        )
+        facts = {"sources": len(x.local_sources), "targets": len(x.local_targets)}
+        yield Violation("HP-EXCHANGE-003", "local_sources", "and local_targets differ in length", facts)
+
+
+def _row_violations(x: RowExchange) -> Iterator[Violation]:
+    """HP-EXCHANGE-004 to 006: rows inside shard and target, none twice that may not be, none sent if not required."""
     inside = True
     for name, extent in (
         ("send_rows", x.num_source_rows),
@@ -141,23 +131,19 @@ def _violations(x: RowExchange) -> list[Violation]:
         if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= extent):
             inside = False
             bad = int(rows.min()) if rows.min() < 0 else int(rows.max())
-            refuse("HP-EXCHANGE-004", name, f"row {bad} is outside 0..{extent - 1}", row=bad, extent=extent)
+            facts = {"row": bad, "extent": extent}
+            yield Violation("HP-EXCHANGE-004", name, f"row {bad} is outside 0..{extent - 1}", facts)
     if inside:
         once, extent = (x.sources, x.num_source_rows) if x.reduce else (x.targets, x.num_target_rows)
-        found_rows, times = _hits(once, extent)
+        found, times = _hits(once, extent)
         if len(times) and times.max() > 1:
-            row, most = int(found_rows[times.argmax()]), int(times.max())
+            row, most = int(found[times.argmax()]), int(times.max())
             where = "send_rows" if x.reduce else "receive_rows"
-            refuse("HP-EXCHANGE-005", where, f"row {row} occurs {most} times", row=row, times=most)
+            facts = {"row": row, "times": most}
+            yield Violation("HP-EXCHANGE-005", where, f"row {row} occurs {most} times", facts)
     if not x.required and (len(x.send_rows) or len(x.receive_rows)):
-        refuse(
-            "HP-EXCHANGE-006",
-            "required",
-            "is false, but rows are sent or received",
-            sent=len(x.send_rows),
-            received=len(x.receive_rows),
-        )
-    return found
+        facts = {"sent": len(x.send_rows), "received": len(x.receive_rows)}
+        yield Violation("HP-EXCHANGE-006", "required", "is false, but rows are sent or received", facts)
 
 
 def transpose(exchange: RowExchange) -> RowExchange:

@@ -141,21 +141,11 @@ class IndexerTaskPlan:
         return ends[self.worker_offsets[1:]] - ends[self.worker_offsets[:-1]]
 
 
-def check_group(documents: PackedDocuments, size: object, ratio: object) -> int:
+def check_group(documents: PackedDocuments, size: int, ratio: int) -> int:
     """Rows of one shard; HP-INDEX-002 unless size and ratio are positive ints and size divides the tokens."""
-    size = integer(size, "size", "HP-INDEX-002", least=1)
+    local = documents.shard_rows(size, "HP-INDEX-002")
     integer(ratio, "ratio", "HP-INDEX-002", least=1)
-    if documents.total % size:
-        raise refusal(
-            "HP-INDEX-002",
-            "size",
-            f"{documents.total} tokens do not divide by {size} ranks",
-            f"pad by {-documents.total % size} tokens or cut {documents.total % size}",
-            tokens=documents.total,
-            size=size,
-            remainder=documents.total % size,
-        )
-    return documents.total // size
+    return local
 
 
 def check_rank(rank: object, size: int) -> int:

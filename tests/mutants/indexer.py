@@ -116,7 +116,7 @@ MUTANTS = (
     Mutant("PLAN-4", TASKS, "* self.size / total if total else 1.0", "* self.size / total if total else 0.0"),
     Mutant("PLAN-5", GREEDY, "range(len(loads))", "sorted(range(len(loads)), key=lambda rank: hash(str(rank)))"),
     Mutant("PLAN-6", TASKS, "if not 0 <= rank < size:", "if not 0 <= rank <= size:"),
-    Mutant("PLAN-6", TASKS, "    if documents.total % size:\n", "    if documents.total < size:\n"),
+    Mutant("PLAN-6", "hpfun/documents.py", "        if self.total % size:\n", "        if self.total < size:\n"),
     Mutant("PLAN-7", TASKS, "cuts[1:], cuts[:-1] // local)", "cuts[1:], (cuts[1:] // local).clip(max=size - 1))"),
     Mutant("ROUTE-1", ROUTE, "touching = np.sort(touching[plan", "touching = (touching[plan"),
     Mutant("ROUTE-1", ROUTE, "by_row[max(near.start - 1, 0) : near.stop]", "by_row[near.start : near.stop]"),
