@@ -45,8 +45,8 @@ def integers(values: object, where: str, code: str) -> np.ndarray:
     floats, other dimensions and numbers beyond int64, with ``code``.
     """
     if isinstance(values, np.ndarray):
-        if values.dtype == np.int64 and values.ndim == 1 and not values.flags.writeable and values.base is None:
-            return values
+        if values.dtype == np.int64 and values.ndim == 1 and type(values.base) is bytes:
+            return values  # made by `readonly`: nobody can change it, so it need not be copied
         array = values
     elif hasattr(values, "__array__"):
         try:
@@ -73,7 +73,7 @@ def integers(values: object, where: str, code: str) -> np.ndarray:
         )
     if array.dtype == np.uint64 and array.size and int(array.max()) > INT64_MAX:
         raise refusal(code, where, "a number does not fit into int64", value=int(array.max()), most=INT64_MAX)
-    return readonly(np.array(array, dtype=np.int64, order="C"))
+    return readonly(array.astype(np.int64))
 
 
 def _sequence(values: object, where: str, code: str) -> np.ndarray:
@@ -106,9 +106,8 @@ def _sequence(values: object, where: str, code: str) -> np.ndarray:
 
 
 def readonly(array: np.ndarray) -> np.ndarray:
-    """The same array, no longer writable; for arrays that nobody else holds."""
-    array.flags.writeable = False
-    return array
+    """A copy in immutable memory: no older view of ``array`` reaches it and no flag makes it writable."""
+    return np.ndarray(array.shape, array.dtype, buffer=array.tobytes())
 
 
 def integer_field(code: str, least: int | None = None, most: int | None = INT64_MAX):

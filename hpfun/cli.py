@@ -100,7 +100,12 @@ def plan(
     if out is not None:
         for made in plans:
             path = _numbered(out, made.size, len(plans))
-            path.write_text(to_json(made) + "\n", encoding="utf-8")
+            try:
+                path.write_text(to_json(made) + "\n", encoding="utf-8")
+            except OSError as error:
+                reason = error.strerror or str(error)
+                advice = "pass a file in a folder that exists"
+                raise refusal("HP-INPUT-001", "--out", f"{path.name}: {reason}", advice, reason=reason) from None
             note(f"Wrote {path}: {len(made.task_starts):,} tasks.")
     if as_json:
         texts = [to_json(made) for made in plans]

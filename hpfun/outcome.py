@@ -5,6 +5,7 @@ failure travels as a value. Rules AGREE-3 and AGREE-4 of ``specs/executors.md``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any
 
@@ -36,7 +37,7 @@ class Outcome:
                 False,
                 first.code,
                 first.where,
-                {k: _sendable(v) for k, v in first.facts.items()},
+                first.facts,
                 first.message,
                 first.suggestion,
             )
@@ -78,13 +79,15 @@ def _frozen_facts(facts: object) -> Mapping[str, Any]:
     if not isinstance(facts, Mapping):
         kind = type(facts).__name__
         raise refusal("HP-SERIAL-002", "facts", f"needs a mapping, got {kind}", type=kind)
-    return MappingProxyType(dict(facts))
+    return MappingProxyType({str(name): _sendable(value) for name, value in facts.items()})
 
 
 def _sendable(value: object) -> object:
     """Facts cross ranks as JSON: keep integers, text, sequences and mappings, describe the rest."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
+    if isinstance(value, Integral):  # numpy's
+        return int(value)
     if isinstance(value, (tuple, list)):
         return tuple(_sendable(entry) for entry in value)
     if isinstance(value, Mapping):

@@ -138,6 +138,9 @@ def _structured(data: Any, where: str) -> Any:
 def _feed(state: Any, value: object) -> None:
     """Unambiguous: every part is preceded by its kind and, where it varies, its length."""
     if isinstance(value, np.ndarray):
+        if value.ndim != 1 or value.dtype.kind not in "iu":
+            kind = f"{value.ndim}-d {value.dtype} array"
+            raise refusal("HP-SERIAL-002", "value", f"a {kind} is no part of a plan", type=kind)
         state.update(b"a%d:" % value.size)
         state.update(np.ascontiguousarray(value, dtype="<i8").data)
     elif isinstance(value, enum.Enum):

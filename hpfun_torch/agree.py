@@ -44,8 +44,10 @@ def agree(plan: Any, group: dist.ProcessGroup | None = None, outcome: Outcome | 
     1
     """
     outcome = outcome or Outcome()
-    mark = _plan_digest(plan) if outcome.ok else ""
-    described = _described(plan) if outcome.ok else {}
+    mark, described = "", {}
+    if outcome.ok:  # what cannot be described is this rank's failure, and all must learn of it
+        found, outcome = attempt(lambda: (_plan_digest(plan), _described(plan)))
+        mark, described = found or ("", {})
     size = _compare(outcome, mark, described, group, "HP-AGREE-001", "plan")
     return Agreed(plan, mark, size)
 
@@ -56,6 +58,8 @@ def settle(verify: Callable[[], object], describe: Callable[[], dict[str, str]],
     ``describe`` says what must be equal on all ranks (it is asked only if all is well here); a difference is
     HP-AGREE-003.
     """
+    if check not in ("always", "off"):
+        raise refusal("HP-EXCHANGE-008", "check", f"got {check!r:.40}", "use always or off", got=repr(check)[:40])
     if check == "off":
         verify()
         return
@@ -152,5 +156,6 @@ def _described(plan: Any, prefix: str = "") -> dict[str, str]:
         elif isinstance(value, np.ndarray):
             found[name] = f"{len(value)} entries, {digest(value)[:12]}"
         else:
-            found[name] = repr(value)[:60]
+            text = repr(value)
+            found[name] = text if len(text) <= 60 else f"{text[:40]}... {digest(text)[:12]}"
     return found

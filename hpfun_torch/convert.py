@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from hpfun import RowExchange, transpose
 from hpfun.intervals import runs
@@ -70,9 +71,19 @@ class DeviceExchange:
     adds: bool
 
 
-@lru_cache(maxsize=256)
 def device_exchange(exchange: RowExchange, device: torch.device) -> DeviceExchange:
     """The exchange's rows on ``device``; made outside inference mode, so that training may use them later."""
+    if _get_current_dispatch_mode() is not None:  # a fake or tracing mode: its tensors must not stay behind
+        return _made(exchange, device)
+    return _kept(exchange, device)
+
+
+@lru_cache(maxsize=256)
+def _kept(exchange: RowExchange, device: torch.device) -> DeviceExchange:
+    return _made(exchange, device)
+
+
+def _made(exchange: RowExchange, device: torch.device) -> DeviceExchange:
     with torch.inference_mode(mode=False):
         send, receive = exchange.send_rows, exchange.receive_rows
         input_splits, output_splits = exchange.input_splits.tolist(), exchange.output_splits.tolist()

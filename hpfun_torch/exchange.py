@@ -5,6 +5,7 @@ is a collective at all stand in the exchange. Rules EXECUTOR-1 to EXECUTOR-11 of
 """
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -27,9 +28,10 @@ def exchange_rows(
 ) -> torch.Tensor:
     """Move rows between ranks: ``num_source_rows`` along ``dim`` in, ``num_target_rows`` out.
 
-    Any dtype and trailing shape, the same on all ranks. Every rank of ``group`` calls it, or, where
-    ``exchange.required`` is false, no collective happens and ``group`` is not touched. A placing exchange leaves
-    ``fill`` in slots that nothing reaches; a reducing one adds up in rank order, 16-bit values in float32.
+    Any trailing shape and any dtype that the group's backend moves, the same on all ranks. Every rank of
+    ``group`` calls it, or, where ``exchange.required`` is false, no collective happens and ``group`` is not
+    touched. A placing exchange leaves ``fill`` in slots that nothing reaches; a reducing one adds up in rank
+    order, 16-bit values in float32.
     Differentiable any number of times, and through ``torch.func``; backward is the transposed exchange.
 
     Raises HP-EXCHANGE-008 (tensor) and HP-EXCHANGE-009 (group) before any collective. With ``check="always"`` one
@@ -60,6 +62,8 @@ def start_exchange(
     HP-STATE-001 at a second wait.
     """
     _checked(tensor, exchange, group, dim, check)
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        raise refusal("HP-EXCHANGE-008", "tensor", "torch.func transforms do not reach a handle", "use exchange_rows")
     rows = tensor.movedim(dim, 0)
     finish = _start(rows.detach(), exchange, group, fill)
     return Handle(lambda: _Exchange.apply(rows, exchange, group, fill, finish).movedim(0, dim), "start_exchange")
@@ -152,16 +156,28 @@ def _index(rows: Any, device: torch.device) -> torch.Tensor:
 
 def _checked(tensor: torch.Tensor, exchange: RowExchange, group: Any, dim: int, check: Check) -> None:
     """Everything that can be wrong is found here, before any collective."""
-    if exchange.required or check == "always":
-        _check_group(exchange, group)
-    settle(lambda: _check_tensor(tensor, exchange, dim), lambda: {"tensor": signature(tensor, dim)}, group, check)
+    settle(
+        lambda: (_check_tensor(tensor, exchange, dim), check_group(exchange, group, check)),
+        lambda: {"tensor": signature(tensor, dim), **collective_facts(exchange, tensor)},
+        group,
+        check,
+    )
+
+
+def collective_facts(exchange: RowExchange, tensor: torch.Tensor) -> dict[str, str]:
+    """What decides whether a rank enters a collective, forward and backward; the same on all ranks."""
+    grad = tensor.requires_grad and torch.is_grad_enabled()
+    return {"required": str(exchange.required), "reduce": str(exchange.reduce), "requires_grad": str(grad)}
 
 
 def _check_tensor(tensor: Any, exchange: RowExchange, dim: object) -> None:
     if not isinstance(tensor, torch.Tensor):
         kind = type(tensor).__name__
         raise refusal("HP-EXCHANGE-008", "tensor", f"needs a tensor, got {kind}", type=kind)
-    if isinstance(dim, bool) or not isinstance(dim, int) or not -tensor.ndim <= dim < tensor.ndim:
+    if not isinstance(exchange, RowExchange):
+        kind = type(exchange).__name__
+        raise refusal("HP-EXCHANGE-008", "exchange", f"needs a RowExchange, got {kind}", type=kind)
+    if isinstance(dim, bool) or not isinstance(dim, Integral) or not -tensor.ndim <= dim < tensor.ndim:
         message = f"dim {dim!r} of a tensor with {tensor.ndim} axes"
         raise refusal("HP-EXCHANGE-008", "dim", message, dim=repr(dim)[:40], axes=tensor.ndim)
     rows = tensor.shape[dim]
@@ -178,7 +194,12 @@ def _check_tensor(tensor: Any, exchange: RowExchange, dim: object) -> None:
         )
 
 
-def _check_group(exchange: RowExchange, group: Any) -> None:
+def check_group(exchange: RowExchange, group: Any, check: Check = "off") -> None:
+    """HP-EXCHANGE-009 unless ``group`` is the one of the exchange; not asked where nobody communicates."""
+    if not exchange.required and check == "off":
+        return
+    if not dist.is_initialized() and exchange.size == 1:
+        return
     if not dist.is_initialized():
         raise PlanError(
             Violation(

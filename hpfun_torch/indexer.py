@@ -14,7 +14,7 @@ from hpfun._fields import integer
 from hpfun.errors import PlanError, Violation, refusal
 from hpfun_torch.agree import Check, settle, signature
 from hpfun_torch.convert import backward_exchange
-from hpfun_torch.exchange import start_exchange
+from hpfun_torch.exchange import check_group, start_exchange
 from hpfun_torch.handle import Handle
 
 Positions = tuple[torch.Tensor, torch.Tensor]
@@ -48,9 +48,9 @@ class IndexerInputExchange:
 
         Raises HP-INDEX-008 for another shape or a dtype that is not integer, HP-STATE-001 at a second launch.
         """
-        self._launch.wait()
         count = self._route.query_count
         settle(lambda: _check_ids(ids, count), lambda: {"ids": f"k = {ids.shape[-1]}"}, self._group, self._check)
+        self._launch.wait()
         rows = ids.detach().reshape(count, ids.shape[-1]).to(torch.int32)
         home = backward_exchange(self._route.exchange)
         with torch.no_grad():
@@ -80,8 +80,12 @@ def launch_indexer_inputs(
     """
     tensors = [query_residual, weights, *position_embeddings]
     settle(
-        lambda: _check_inputs(tensors, route.exchange.num_source_rows),
-        lambda: {name: signature(tensor, 1) for name, tensor in zip(_NAMES, tensors, strict=True)},
+        lambda: (check_group(route.exchange, group, check), _check_inputs(tensors, route.exchange.num_source_rows)),
+        lambda: {
+            "required": str(route.exchange.required),
+            "plan_digest": route.plan_digest,
+            **{name: signature(tensor, 1) for name, tensor in zip(_NAMES, tensors, strict=True)},
+        },
         group,
         check,
     )
@@ -124,9 +128,11 @@ def balanced_indexer_select(
     with 0 rows. Equal to selecting without moving rows, id by id. Raises HP-INDEX-008.
     """
     inputs = launch_indexer_inputs(query_residual, weights, position_embeddings, route=route, group=group, check=check)
-    with torch.no_grad():
-        ids = selector(*inputs.wait(), route.segments)
-    return inputs.launch_result(ids).wait()
+    moved = inputs.wait()
+    selected: list[torch.Tensor] = []
+    with torch.no_grad():  # a selector that fails on one rank fails all, where every rank is asked
+        settle(lambda: selected.append(selector(*moved, route.segments)), dict, group, check)
+    return inputs.launch_result(selected[0]).wait()
 
 
 def project_worker_queries(
@@ -137,13 +143,17 @@ def project_worker_queries(
 ) -> torch.Tensor:
     """Project worker rows ``[..., Q, in]`` in chunks of exactly ``owner_query_length`` rows, as the owner would.
 
-    The matrix shape, and with it the rounding, is then the owner's. ``num_calls`` is ``route.projection_calls``, equal
-    on all ranks, so that parameters gathered inside ``weight_fn`` are gathered equally often; by default as many as
-    these rows need, at least one. The row axis of ``weight_fn``'s result is that of its argument. Raises HP-INDEX-008.
+    The matrix shape, and with it the rounding, is then the owner's. ``num_calls`` is ``route.projection_calls``,
+    equal on all ranks, so that parameters gathered inside ``weight_fn`` are gathered equally often; leave it out
+    only where nothing is gathered: then it is as many as these rows need, at least one. The row axis of
+    ``weight_fn``'s result is that of its argument. Raises HP-INDEX-008.
 
     >>> project_worker_queries(lambda part: part * 2, torch.ones(5, 3), owner_query_length=4).shape
     torch.Size([5, 3])
     """
+    if not isinstance(rows, torch.Tensor):
+        kind = type(rows).__name__
+        raise refusal("HP-INDEX-008", "rows", f"needs a tensor, got {kind}", type=kind)
     length = integer(owner_query_length, "owner_query_length", "HP-INDEX-008", least=1)
     axis = rows.ndim - 2
     count = rows.shape[axis] if axis >= 0 else 0
@@ -168,12 +178,20 @@ def project_worker_queries(
             padding = rows.new_zeros((*rows.shape[:axis], missing, rows.shape[-1]))
             part = torch.cat((part, padding), dim=axis)
         projected = weight_fn(part)
+        if projected.ndim <= axis or projected.shape[axis] != length:
+            shape = tuple(projected.shape)
+            message = f"gave shape {list(shape)} for {length} rows on axis {axis}"
+            raise refusal("HP-INDEX-008", "weight_fn", message, shape=shape, owner_query_length=length, axis=axis)
         done.append(projected.narrow(axis, 0, length - missing))
     return torch.cat(done, dim=axis)
 
 
 def _check_inputs(tensors: list[Any], local: int) -> None:
     found = []
+    kinds = tuple(type(tensor).__name__ for tensor in tensors)
+    if len(tensors) != len(_NAMES) or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+        message = f"needs the tensors {', '.join(_NAMES)}, got {', '.join(kinds)}"
+        raise refusal("HP-INDEX-008", "position_embeddings", message, types=kinds)
     for name, tensor in zip(_NAMES, tensors, strict=True):
         shape = tuple(tensor.shape)
         if len(shape) != 3 or shape[:2] != (1, local):
@@ -186,7 +204,10 @@ def _check_inputs(tensors: list[Any], local: int) -> None:
         raise PlanError(*found)
 
 
-def _check_ids(ids: torch.Tensor, count: int) -> None:
+def _check_ids(ids: Any, count: int) -> None:
+    if not isinstance(ids, torch.Tensor):
+        kind = type(ids).__name__
+        raise refusal("HP-INDEX-008", "ids", f"needs a tensor, got {kind}", type=kind, query_count=count)
     shape = tuple(ids.shape)
     if shape[:-1] not in ((count,), (1, count)) or ids.is_floating_point() or ids.dtype == torch.bool:
         raise refusal(

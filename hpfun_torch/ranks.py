@@ -6,20 +6,22 @@ Rules RANKS-1 to RANKS-3 of ``specs/executors.md``.
 
 import multiprocessing
 import os
+import shutil
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from hpfun.errors import refusal
+from hpfun.errors import PlanError, refusal
 
+GRACE_S = 15.0  # for the other ranks, once one has failed
 _PRELOAD = ["torch", "torch.distributed", "hpfun_torch"]
 
 
@@ -43,22 +45,35 @@ class RankPool:
         self._threads = threads
         self._group_timeout_s = group_timeout_s
         self._ranks: list[tuple[Any, Connection]] = []
+        self._folder: str | None = None
 
     def run(self, function: Callable[..., Any], *args: Any, timeout_s: float = 120.0) -> list[Any]:
         """``function(*args)`` on every rank; the results in rank order.
 
-        Raises HP-RANKS-001 where a rank does not answer within ``timeout_s``, and what the lowest failing rank
-        raised (a ``PlanError`` as it is, anything else as ``RankError`` with its traceback).
+        Raises what the first failing rank raised (a ``PlanError`` as it is, anything else as ``RankError`` with its
+        traceback), and HP-RANKS-001 where a rank does not answer within ``timeout_s``.
         """
         if not self._ranks:
             self._start()
         for _, pipe in self._ranks:
             pipe.send((function, args))
-        results = self._collect(timeout_s)
-        for result in results:
-            if isinstance(result, _Failure):
-                raise result.error if result.error is not None else RankError(result.text)
-        return results
+        answers = self._collect(timeout_s)
+        failures = [answer for answer in answers.values() if isinstance(answer, _Failure)]
+        silent = tuple(rank for rank in range(self.size) if rank not in answers)
+        if silent or any(failure.error is None for failure in failures):
+            self.close()  # a rank may hang in a collective that another left: this group is of no more use
+        if failures:  # in the order of arrival, so the first is the cause and not a peer's timeout
+            raise failures[0].error if failures[0].error is not None else RankError(failures[0].text)
+        if silent:
+            raise refusal(
+                "HP-RANKS-001",
+                "ranks",
+                f"no answer from ranks {silent} within {timeout_s:g} s; the processes were ended",
+                "look for a collective that not every rank enters",
+                silent_ranks=silent,
+                timeout_s=repr(timeout_s),
+            )
+        return [answers[rank] for rank in range(self.size)]
 
     def close(self) -> None:
         """End the processes."""
@@ -67,7 +82,11 @@ class RankPool:
             process.join(timeout=1)
             if process.is_alive():
                 process.kill()
+                process.join()
         self._ranks = []
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
 
     def __enter__(self) -> "RankPool":
         return self
@@ -78,7 +97,8 @@ class RankPool:
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_PRELOAD)
-        store = os.path.join(tempfile.mkdtemp(prefix="ranks-"), "store")
+        self._folder = tempfile.mkdtemp(prefix="ranks-")
+        store = os.path.join(self._folder, "store")
         for rank in range(self.size):
             ours, theirs = context.Pipe()
             arguments = (theirs, store, rank, self.size, self._threads, self._group_timeout_s)
@@ -87,33 +107,27 @@ class RankPool:
             theirs.close()
             self._ranks.append((process, ours))
 
-    def _collect(self, timeout_s: float) -> list[Any]:
+    def _collect(self, timeout_s: float) -> dict[int, Any]:
+        """Answers by rank in the order in which they came, until all are there or time is up."""
         deadline = time.monotonic() + timeout_s
-        results: dict[int, Any] = {}
-        for rank, (_, pipe) in enumerate(self._ranks):
-            try:
-                if pipe.poll(max(0.0, deadline - time.monotonic())):
-                    results[rank] = pipe.recv()
-            except (EOFError, ConnectionError):
-                break
-        silent = tuple(rank for rank in range(self.size) if rank not in results)
-        if silent:
-            self.close()
-            raise refusal(
-                "HP-RANKS-001",
-                "ranks",
-                f"no answer from ranks {silent} within {timeout_s:g} s; the processes were ended",
-                "look for a collective that not every rank enters",
-                silent_ranks=silent,
-                timeout_s=repr(timeout_s),
-            )
-        return [results[rank] for rank in range(self.size)]
+        waiting: dict[Any, int] = {pipe: rank for rank, (_, pipe) in enumerate(self._ranks)}
+        answers: dict[int, Any] = {}
+        while waiting and (ready := wait(list(waiting), max(0.0, deadline - time.monotonic()))):
+            for pipe in ready:
+                rank = waiting.pop(pipe)
+                own: Any = pipe
+                try:
+                    answers[rank] = own.recv()
+                except (EOFError, ConnectionError):
+                    deadline = time.monotonic()  # a rank died: nobody will hear from it
+                    continue
+                if isinstance(answers[rank], _Failure):
+                    deadline = min(deadline, time.monotonic() + GRACE_S)
+        return answers
 
 
 class _Failure:
     def __init__(self, error: BaseException):
-        from hpfun import PlanError
-
         self.error = error if isinstance(error, PlanError) else None
         self.text = "".join(traceback.format_exception(error))
 
@@ -130,8 +144,7 @@ def _serve(pipe: Connection, store: str, rank: int, size: int, threads: int, tim
         except (EOFError, ConnectionError):
             break
         try:
-            answer = function(*args)
+            pipe.send(function(*args))
         except Exception as error:  # noqa: BLE001 - the caller gets it
-            answer = _Failure(error)
-        pipe.send(answer)
+            pipe.send(_Failure(error))
     dist.destroy_process_group()

@@ -237,7 +237,6 @@ def test_refused_options_exit_with_2_and_say_their_code(arguments, code, batch, 
         ("plan", "published", "--rank", "1"),
         ("plan", "published", "--ratio", "1.5"),
         ("plan", "published", "--tokens", "many"),
-        ("plan", "published", "--tokens", "1024", "--out", "/no/such/folder/plan.json"),
     ],
 )
 def test_wrong_use_exits_with_1_and_without_a_traceback(arguments, capsys):
@@ -281,3 +280,8 @@ def test_the_installed_command_reads_a_pipe_and_exits_with_its_status(batch):
     bad = subprocess.run([*command, "plan", batch, "--ranks", "3"], capture_output=True)
     assert (bad.returncode, bad.stdout) == (2, b"")
     assert bad.stderr.startswith(b"[HP-INDEX-002]")
+
+
+def test_a_plan_that_cannot_be_written_is_refused(capsys, batch, tmp_path):
+    _, err = run(capsys, "plan", batch, "--ranks", "2", "--out", str(tmp_path / "no" / "plan.json"), status=2)
+    assert err.startswith("[HP-INPUT-001] at `--out`")

@@ -295,6 +295,18 @@ def test_facts_of_a_value_cannot_be_written():
 
 
 @pytest.mark.rule("VALUE-5")
-def test_an_owned_readonly_array_is_kept_without_a_copy():
+def test_an_array_that_nobody_can_change_is_kept_without_a_copy():
     rows = integers([1, 2], "x", "HP-DOC-001")
     assert integers(rows, "x", "HP-DOC-001") is rows
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        rows.flags.writeable = True
+
+
+@pytest.mark.rule("VALUE-5")
+def test_an_older_view_of_a_readonly_array_changes_nothing():
+    given_rows = np.array([5, 3, 8])
+    alias = given_rows[:]
+    given_rows.flags.writeable = False
+    documents = PackedDocuments(given_rows)
+    alias[:] = [8, 4, 4]
+    assert documents.lengths.tolist() == [5, 3, 8]

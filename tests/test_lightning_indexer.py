@@ -159,6 +159,24 @@ def test_memory_does_not_grow_with_queries_or_keys(monkeypatch):
     assert peaks[1] < full / 10
 
 
+@pytest.mark.rule("OPS-1", "OPS-4")
+def test_ids_do_not_depend_on_autocast_around_the_call():
+    query, key, weights = tensors((300,), 1, 4, 32, 8, integers=False)
+    plain = lightning_indexer(query, key, weights, [(0, 300, 0, 300, 0)], 1, 20)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(lightning_indexer(query, key, weights, [(0, 300, 0, 300, 0)], 1, 20), plain)
+
+
+@pytest.mark.rule("OPS-7")
+@pytest.mark.parametrize(
+    "parts", [[(0, 3, 0, 2, 5)], [(0, 3, 0, 2, 1)], [(0, 4, 0, 6, 0), (3, 6, 0, 6, 0)], [(0, 6, 0)], [7]]
+)
+def test_segments_that_see_past_their_keys_or_overlap_are_refused(parts):
+    query, key, weights = tensors((6,), 1, 2, 3, 0)
+    with refused("HP-OPS-001"):
+        lightning_indexer(query, key, weights, parts, 1, 2)
+
+
 @pytest.mark.rule("OPS-7")
 def test_what_does_not_fit_is_refused_all_at_once():
     query, key, weights = tensors((6,), 1, 2, 3, 0)
@@ -169,7 +187,7 @@ def test_what_does_not_fit_is_refused_all_at_once():
         lightning_indexer(query, key[:, :2], weights.to("meta"), [(0, 7, 0, 6, 0), (0, 6, 0, 9, 0)], 1, 2)
     places = [violation.where for violation in caught.error.violations]
     assert places == ["query", "query", "segments[0]", "segments[1]"]
-    for ratio, topk in ((0, 1), (1, 0), (True, 1), (1, 2.0)):
+    for ratio, topk in ((0, 1), (1, 0), (True, 1), (1, 2.0), (2**70, 1), (1, 2**40)):
         with refused("HP-OPS-001"):
             lightning_indexer(query, key, weights, [], ratio, topk)
     key[3, 1] = torch.nan

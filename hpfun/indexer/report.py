@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpfun._fields import content_digest, integer, integer_field, integers_field, kind_field, plan_value, readonly
+from hpfun.errors import refusal
 from hpfun.indexer.bounds import makespan_lower_bound, moved_rows_lower_bound
 from hpfun.indexer.tasks import IndexerTaskPlan
 
@@ -36,6 +37,12 @@ class IndexerPlanReport:
     peers: Any = integers_field("HP-INDEX-010")
 
     digest = content_digest
+
+    def __attrs_post_init__(self):
+        entries = {name: len(getattr(self, name)) for name in ("loads", "tasks", "received_tasks", "peers")}
+        if set(entries.values()) != {self.size}:
+            message = f"{self.size} ranks, but {entries} entries"
+            raise refusal("HP-INDEX-010", "size", message, size=self.size, entries=tuple(entries.values()))
 
     @property
     def max_load(self) -> int:

@@ -3,6 +3,7 @@
 Rules ROUTE-1 to ROUTE-5 of ``specs/indexer.md``. The cost is O(size + tasks + this rank's rows).
 """
 
+import re
 from typing import Any
 
 import attrs
@@ -32,6 +33,18 @@ class IndexerRoute:
     plan_digest: str = kind_field(str, "HP-INDEX-010")
 
     digest = content_digest
+
+    def __attrs_post_init__(self):
+        edges = [0, *(part.query_stop for part in self.segments)]
+        if [part.query_start for part in self.segments] != edges[:-1] or edges[-1] != self.query_count:
+            message = f"segments do not tile {self.query_count} rows in order"
+            raise refusal("HP-INDEX-010", "segments", message, query_count=self.query_count, last=edges[-1])
+        rows = (self.exchange.num_target_rows, self.query_count, self.max_query_count)
+        if rows[0] != rows[1] or rows[1] > rows[2] or not self.exchange.num_source_rows:
+            message = f"slots, rows and most rows {rows} do not fit together"
+            raise refusal("HP-INDEX-010", "query_count", message, rows=rows, local=self.exchange.num_source_rows)
+        if not re.fullmatch("[0-9a-f]{64}", self.plan_digest):
+            raise refusal("HP-INDEX-010", "plan_digest", "is no sha256 in hex", got=self.plan_digest[:80])
 
     @property
     def projection_calls(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpfun._fields import content_digest, integer_field, plan_value
+from hpfun.errors import refusal
 
 
 @plan_value
@@ -28,6 +29,10 @@ class IndexerSegment:
     residual: int = integer_field("HP-INDEX-010", least=0)
 
     digest = content_digest
+
+    def __attrs_post_init__(self):
+        if self.query_start > self.query_stop or self.key_start > self.key_stop:
+            raise refusal("HP-INDEX-010", "query_stop", f"{tuple(self)} runs backwards", segment=tuple(self))
 
     def visible(self, rows: Any, ratio: int) -> Any:
         """Number of keys that a row (int or array, ``query_start`` to ``query_stop - 1``) sees."""

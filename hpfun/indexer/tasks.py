@@ -34,6 +34,10 @@ class IndexerTask:
 
     digest = content_digest
 
+    def __attrs_post_init__(self):
+        if self.start >= self.stop:
+            raise refusal("HP-INDEX-010", "stop", f"rows {self.start}..{self.stop}", start=self.start, stop=self.stop)
+
 
 @plan_value
 class IndexerTaskPlan:

@@ -18,6 +18,7 @@ from hpfun.errors import PlanError, Violation, refusal
 ROWS = 256  # query rows scored at once
 KEYS = 1024  # keys of one matrix product: its result stays in a core's cache
 SPAN = 16384  # keys whose scores are held at once; longer ranges are merged span by span
+_MOST = 2**31 - 1  # ids are int32
 GRAIN = 64  # products are padded to whole grains: BLAS rounds slivers of a few rows or keys differently
 
 
@@ -43,10 +44,10 @@ def lightning_indexer(
     >>> lightning_indexer(one, torch.tensor([[1.0], [3.0], [2.0]]), torch.ones(3, 1), [(0, 3, 0, 3, 0)], 1, 2).tolist()
     [[0, -1], [0, 1], [1, 2]]
     """
-    parts = [part if isinstance(part, IndexerSegment) else IndexerSegment(*part) for part in segments]
-    ratio = integer(ratio, "ratio", "HP-OPS-001", least=1)
-    topk = integer(topk, "topk", "HP-OPS-001", least=1)
-    _check(query, key, weights, parts)
+    parts = [_segment(part, at) for at, part in enumerate(segments)]
+    ratio = integer(ratio, "ratio", "HP-OPS-001", least=1, most=_MOST)
+    topk = integer(topk, "topk", "HP-OPS-001", least=1, most=_MOST)
+    _check(query, key, weights, parts, ratio)
     ids = torch.full((query.shape[0], topk), -1, dtype=torch.int32, device=query.device)
     for part in parts:
         rows = torch.arange(part.query_start, part.query_stop, device=query.device)
@@ -99,6 +100,17 @@ def _best(query: torch.Tensor, key: torch.Tensor, weights: torch.Tensor, visible
     return kept_ids.int()
 
 
+def _segment(part: Any, at: int) -> IndexerSegment:
+    if isinstance(part, IndexerSegment):
+        return part
+    try:
+        return IndexerSegment(*part)
+    except TypeError:
+        raise refusal(
+            "HP-OPS-001", f"segments[{at}]", f"{part!r:.60} has no five fields", got=repr(part)[:60]
+        ) from None
+
+
 def _scores(heads: torch.Tensor, weights: torch.Tensor, key: torch.Tensor, count: int) -> torch.Tensor:
     """Index scores of all rows (whole grains) with the first ``count`` keys; float32."""
     scores = heads.new_zeros((heads.shape[1], count))
@@ -108,7 +120,8 @@ def _scores(heads: torch.Tensor, weights: torch.Tensor, key: torch.Tensor, count
         block = key[start:whole].float()
         block = pad(block, (0, 0, 0, whole - start - len(block))).t()
         for head, weight in zip(heads, weights.unbind(1), strict=True):
-            product = torch.mm(head, block).relu_()
+            with torch.autocast(head.device.type, enabled=False):  # ids must not depend on who calls
+                product = torch.mm(head, block).relu_()
             scores[:, start:stop].addcmul_(product[:, : stop - start], weight[:, None])
     return scores
 
@@ -134,7 +147,7 @@ def _choose(scores: torch.Tensor, topk: int) -> torch.Tensor:
     return columns.view(len(scores), topk)
 
 
-def _check(query: Any, key: Any, weights: Any, parts: list[IndexerSegment]) -> None:
+def _check(query: Any, key: Any, weights: Any, parts: list[IndexerSegment], ratio: int) -> None:
     found = []
 
     def refuse(where: str, message: str, **facts: object) -> None:
@@ -154,11 +167,14 @@ def _check(query: Any, key: Any, weights: Any, parts: list[IndexerSegment]) -> N
     devices = {str(tensor.device) for tensor in (query, key, weights)}
     if len(devices) > 1:
         refuse("query", f"tensors on several devices: {sorted(devices)}", devices=tuple(sorted(devices)))
-    for at, part in enumerate(parts):
-        if part.query_stop > query.shape[0] or part.key_stop > key.shape[0] or part.query_start > part.query_stop:
+    free = 0
+    for at, part in sorted(enumerate(parts), key=lambda entry: entry[1].query_start):
+        overlaps, free = part.query_start < free, max(free, part.query_stop)
+        outside = part.query_stop > query.shape[0] or part.key_stop > key.shape[0]
+        if overlaps or outside or part.residual >= ratio:
             refuse(
                 f"segments[{at}]",
-                f"{tuple(part)} leaves {query.shape[0]} queries and {key.shape[0]} keys",
+                f"{tuple(part)} does not fit {query.shape[0]} queries, {key.shape[0]} keys, ratio {ratio}",
                 segment=tuple(part),
                 queries=query.shape[0],
                 keys=key.shape[0],

@@ -10,9 +10,11 @@ from unittest.mock import patch
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hpfun import (
     IndexerRoute,
+    Outcome,
     PackedDocuments,
     RowExchange,
     attempt,
@@ -30,6 +32,8 @@ from hpfun_torch import (
     project_worker_queries,
     start_exchange,
 )
+from hpfun_torch import exchange as executor
+from hpfun_torch.convert import device_exchange
 from hpfun_torch.ops import lightning_indexer
 
 HEADS, DIM, RANK_WIDTH, ROPE = 4, 16, 24, 8
@@ -127,7 +131,13 @@ def collectives_of_exchange(exchanges: list[RowExchange], width: int) -> list[st
 
 def order_of_started_exchange(exchanges: list[RowExchange]) -> list[str]:
     exchange = own(exchanges)
-    with Recorder() as recorder:
+    real = executor._copy_local
+
+    def copied(*args: Any) -> None:
+        recorder.events.append("local copies")
+        real(*args)
+
+    with Recorder() as recorder, patch.object(executor, "_copy_local", copied):
         handle = start_exchange(torch.ones(exchange.num_source_rows, 2), exchange)
         recorder.events.append("between")
         handle.wait()
@@ -164,8 +174,14 @@ def bad_tensor(exchanges: list[RowExchange], bad_rank: int, check: str, kind: st
     rows = exchange.num_source_rows + (1 if odd and kind == "rows" else 0)
     dtype = torch.float64 if odd and kind == "dtype" else torch.float32
     width = 3 if odd and kind == "width" else 2
+    tensor = torch.ones(rows, width, dtype=dtype, requires_grad=odd and kind == "requires_grad")
+    if odd and kind == "group":
+        exchange = exchanges[dist.get_rank() - 1]
+    if odd and kind == "required":
+        still = [0] * exchange.size
+        exchange = RowExchange(exchange.size, exchange.rank, rows, rows, [], still, still, [], [], [], required=False)
     start = time.monotonic()
-    _, outcome = attempt(exchange_rows, torch.ones(rows, width, dtype=dtype), exchange, check=check)
+    _, outcome = attempt(exchange_rows, tensor, exchange, check=check)
     return outcome.code, dict(outcome.facts), time.monotonic() - start
 
 
@@ -193,6 +209,18 @@ def agreed(texts: list[str], failing: dict[int, str]) -> tuple[str, dict[str, An
     spent = time.monotonic() - start
     assert judged.ok == (result is not None)
     return judged.code or result.digest, dict(judged.facts), spent
+
+
+def agree_on_nonsense(kind: str) -> tuple[str, float]:
+    """Rank 1 brings something that is no plan; the others wait for it in vain, or not."""
+    plan: Any = indexer_task_plan((4, 4), dist.get_world_size(), 1, "none")
+    outcome = Outcome()
+    if dist.get_rank() == 1:
+        plan = object() if kind == "no plan" else plan
+        outcome = Outcome(False, "HP-DOC-001", facts={"x": 1.5}) if kind == "odd facts" else outcome
+    start = time.monotonic()
+    _, judged = attempt(agree, plan, None, outcome)
+    return judged.code, time.monotonic() - start
 
 
 def agreed_route(lengths: tuple[int, ...]) -> str:
@@ -297,9 +325,38 @@ def overlap_events(lengths: tuple[int, ...]) -> tuple[list[str], list[str]]:
         home = result.wait()
     assert home.shape == (1, local, 3)
     assert home.dtype == torch.int32
-    for spent in (inputs.wait, result.wait, lambda: inputs.launch_result(torch.zeros(route.query_count, 3))):
+    for spent in (
+        inputs.wait,
+        result.wait,
+        lambda: inputs.launch_result(home[0, :0].expand(0, 3).new_zeros(route.query_count, 3)),
+    ):
         codes.append(attempt(spent)[1].code)
     return recorder.events, codes
+
+
+def selector_fails(lengths: tuple[int, ...], bad_rank: int) -> tuple[str, float]:
+    """With ``check="always"`` a selector that raises on one rank."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    route = indexer_route(lengths, size, rank, 1, "locality")
+    rows = [torch.ones(1, route.exchange.num_source_rows, width) for width in (6, 4, 2, 2)]
+
+    def selector(*inputs: Any) -> torch.Tensor:
+        if rank == bad_rank:
+            raise ZeroDivisionError("on purpose")
+        return torch.zeros(1, route.query_count, 3, dtype=torch.int32)
+
+    start = time.monotonic()
+    _, outcome = attempt(
+        balanced_indexer_select,
+        rows[0],
+        rows[1],
+        (rows[2], rows[3]),
+        selector=selector,
+        route=route,
+        group=None,
+        check="always",
+    )
+    return outcome.code, time.monotonic() - start
 
 
 def trained_after_inference(exchanges: list[RowExchange]) -> bool:
@@ -307,15 +364,17 @@ def trained_after_inference(exchanges: list[RowExchange]) -> bool:
     exchange = own(exchanges)
     with torch.inference_mode():
         exchange_rows(torch.ones(exchange.num_source_rows, 2), exchange)
+    with FakeTensorMode():
+        device_exchange(exchange, torch.device("cpu"))
     rows = torch.ones(exchange.num_source_rows, 2, requires_grad=True)
     exchange_rows(rows, exchange).sum().backward()
     return rows.grad is not None
 
 
-def projected(lengths: tuple[int, ...], mode: str) -> tuple[bool, int, int]:
+def projected(lengths: tuple[int, ...], mode: str, options: dict[str, Any]) -> tuple[bool, int, int]:
     """The worker's projection of moved rows against the owner's own, bit for bit, through one functional call."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    plan = indexer_task_plan(lengths, size, 1, mode)
+    plan = indexer_task_plan(lengths, size, 1, mode, **options)
     route = plan_route(plan, rank)
     torch.manual_seed(3)
     module = torch.nn.Linear(RANK_WIDTH, HEADS * DIM, bias=False)
@@ -356,6 +415,16 @@ def sleeps_on_rank(rank: int, seconds: float) -> int:
     if dist.get_rank() == rank:
         time.sleep(seconds)
     return dist.get_rank()
+
+
+def answers_a_function() -> object:
+    return lambda: None
+
+
+def leaves_a_collective(rank: int) -> None:
+    if dist.get_rank() == rank:
+        raise ZeroDivisionError("on purpose")
+    dist.barrier()
 
 
 def fails_on_rank(rank: int, kind: str) -> int:

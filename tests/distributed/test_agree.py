@@ -68,6 +68,14 @@ def test_the_lowest_failing_rank_speaks_for_all(ranks):
 
 
 @pytest.mark.rule("AGREE-3")
+@pytest.mark.parametrize(("kind", "code"), [("no plan", "HP-SERIAL-002"), ("odd facts", "HP-DOC-001")])
+def test_what_cannot_be_compared_fails_on_every_rank(ranks, kind, code):
+    got = ranks(2).run(on_ranks.agree_on_nonsense, kind)
+    assert [one for one, _ in got] == [code] * 2
+    assert all(spent < 5 for _, spent in got)
+
+
+@pytest.mark.rule("AGREE-3")
 def test_a_failure_outweighs_a_difference(ranks):
     texts = [plan_text(), plan_text(2), plan_text(), plan_text()]
     assert answers(ranks, texts, {2: "plan error"})[0] == "HP-INDEX-002"

@@ -30,3 +30,14 @@ def test_what_a_rank_raises_reaches_the_caller(ranks):
     with pytest.raises(RankError, match="on purpose"):
         ranks(2).run(on_ranks.fails_on_rank, 1, "crash")
     assert ranks(2).run(dist.get_rank) == [0, 1]
+    with pytest.raises(RankError, match="pickle"):
+        ranks(2).run(on_ranks.answers_a_function)
+
+
+@pytest.mark.rule("RANKS-3")
+def test_the_cause_is_told_and_not_a_peers_timeout(monkeypatch):
+    monkeypatch.setattr("hpfun_torch.ranks.GRACE_S", 1.0)
+    with RankPool(2, group_timeout_s=20) as pool:
+        with pytest.raises(RankError, match="on purpose"):
+            pool.run(on_ranks.leaves_a_collective, 1)
+        assert pool.run(dist.get_rank) == [0, 1]

@@ -76,8 +76,8 @@ def test_rows_travel_while_the_caller_projects(ranks):
 @pytest.mark.rule("SELECT-6")
 @pytest.mark.parametrize("mode", ["none", "locality", "greedy", "zigzag"])
 def test_a_worker_projects_as_the_owner_does_bit_for_bit(ranks, mode):
-    lengths = (150, 10, 4096 - 2000 - 160, 2000) if mode == "greedy" else (4000, *[4] * 24)
-    answers = ranks(4).run(on_ranks.projected, lengths, "locality" if mode == "greedy" else mode)
+    options = {"block_size": 100} if mode == "greedy" else {}
+    answers = ranks(4).run(on_ranks.projected, (4000, *[4] * 24), mode, options)
     assert all(equal for equal, _, _ in answers)
     assert len({calls for _, calls, _ in answers}) == 1
     assert all(calls == planned for _, calls, planned in answers)
@@ -136,6 +136,32 @@ def test_with_check_always_one_bad_rank_fails_all(ranks):
     answers = ranks(4).run(on_ranks.bad_inputs, PACK, 2, "always")
     assert [(code, failing) for code, failing, _ in answers] == [("HP-INDEX-008", 1)] * 4
     assert all(spent < 5 for _, _, spent in answers)
+
+
+@pytest.mark.rule("SELECT-7")
+def test_with_check_always_a_selector_that_fails_on_one_rank_fails_all(ranks):
+    answers = ranks(4).run(on_ranks.selector_fails, PACK, 2)
+    assert [code for code, _ in answers] == ["HP-AGREE-002"] * 4
+    assert all(spent < 5 for _, spent in answers)
+
+
+@pytest.mark.rule("SELECT-7")
+def test_odd_arguments_are_refused_with_a_code():
+    route = indexer_route((4, 4), 1, 0, 1, "none")
+    good = torch.ones(1, 8, 2)
+    for positions in ((good,), (good, good, good), (good, [1.0])):
+        with refused("HP-INDEX-008"):
+            launch_indexer_inputs(good, good, positions, route=route, group=None)
+    with refused("HP-INDEX-008"):
+        project_worker_queries(lambda rows: rows, [[1.0]], 4)
+    with refused("HP-INDEX-008"):
+        project_worker_queries(lambda rows: rows[:1], torch.ones(4, 2), 4)
+    pending = launch_indexer_inputs(good, good, (good, good), route=route, group=None)
+    pending.wait()
+    with refused("HP-INDEX-008"):
+        pending.launch_result([1, 2])
+    ids = torch.zeros(8, 3, dtype=torch.int64)
+    assert pending.launch_result(ids).wait().shape == (1, 8, 3)  # a refused call spends nothing
 
 
 @pytest.mark.rule("ROUTE-1")

@@ -15,20 +15,18 @@ MUTANTS = [
     Mutant(
         "VALUE-1", FIELDS, "if kind is int or issubclass(kind, np.integer)", "if issubclass(kind, (int, np.integer))"
     ),
-    Mutant("VALUE-2", FIELDS, "    array.flags.writeable = False\n", ""),
+    Mutant("VALUE-2", FIELDS, "buffer=array.tobytes())", "buffer=bytearray(array.tobytes()))"),
     Mutant("VALUE-2", FIELDS, "    if array.ndim != 1:\n", "    if array.ndim > 2:\n"),
-    Mutant("VALUE-2", FIELDS, 'np.array(array, dtype=np.int64, order="C")', "np.array(array)"),
+    Mutant("VALUE-2", FIELDS, "readonly(array.astype(np.int64))", "readonly(array)"),
     Mutant("VALUE-3", FIELDS, "made.__hash__ = _hash", "made.__hash__ = object.__hash__"),
     Mutant("VALUE-3", FIELDS, "    if type(self) is not type(other):\n        return NotImplemented\n", ""),
     Mutant("VALUE-4", FIELDS, "    made.__reduce__ = _reduce  # type: ignore[method-assign]\n", ""),
-    Mutant(
-        "VALUE-5", FIELDS, "and not values.flags.writeable and values.base is None", "and not values.flags.writeable"
-    ),
+    Mutant("VALUE-5", FIELDS, "and type(values.base) is bytes", "and not values.flags.writeable"),
     Mutant(
         "VALUE-5",
         FIELDS,
-        'np.array(array, dtype=np.int64, order="C")',
-        "np.asarray(array, dtype=np.int64)",
+        "return np.ndarray(array.shape, array.dtype, buffer=array.tobytes())",
+        "array.flags.writeable = False\n    return array",
     ),
     Mutant("INTERVAL-1", INTERVALS, "np.repeat(starts - (ends - counts), counts)", "np.repeat(starts - ends, counts)"),
     Mutant("INTERVAL-2", INTERVALS, "rows[1:] != rows[:-1] + 1", "rows[1:] < rows[:-1] + 1"),

@@ -36,7 +36,7 @@ MUTANTS = [
         "return tensor[self.span[0] : self.span[1]].clone()",
     ),
     Mutant("EXECUTOR-5", CONVERT, "torch.inference_mode(mode=False)", "torch.inference_mode(mode=True)"),
-    Mutant("EXECUTOR-5", CONVERT, "@lru_cache(maxsize=256)\ndef device_exchange", "def device_exchange"),
+    Mutant("EXECUTOR-5", CONVERT, "@lru_cache(maxsize=256)\ndef _kept", "def _kept"),
     Mutant("EXECUTOR-6", EXCHANGE, "torch.float32 if narrow else rows.dtype", "rows.dtype"),
     Mutant(
         "EXECUTOR-6",
@@ -80,10 +80,10 @@ MUTANTS = [
     Mutant(
         "AGREE-5",
         AGREE,
-        "    described = _described(plan) if outcome.ok else {}\n    size",
+        "    size = _compare(outcome, mark",
         "    seen = agree.__dict__.setdefault('seen', set())\n"
         "    if mark in seen:\n        return Agreed(plan, mark, 1)\n"
-        "    seen.add(mark)\n    described = _described(plan) if outcome.ok else {}\n    size",
+        "    seen.add(mark)\n    size = _compare(outcome, mark",
     ),
     # a rank that is well leaves the second collective to the others
     Mutant(
@@ -149,13 +149,13 @@ MUTANTS = [
     Mutant("OPS-7", OPS, "if len(devices) > 1:", "if len(devices) > 3:"),
     Mutant("OPS-7", OPS, "if len(columns) != len(scores) * topk:", "if len(columns) > len(scores) * topk:"),
     Mutant("OPS-7", OPS, "part.query_stop > query.shape[0] or part.key_stop", "part.key_stop"),
-    Mutant("RANKS-1", RANKS, "return [results[rank] for rank in range(self.size)]", "return [results[0]] * self.size"),
-    Mutant("RANKS-2", RANKS, "        if silent:\n            self.close()\n", "        if silent:\n"),
+    Mutant("RANKS-1", RANKS, "return [answers[rank] for rank in range(self.size)]", "return [answers[0]] * self.size"),
+    Mutant("RANKS-2", RANKS, "            self.close()  # a rank", "            pass  # a rank"),
     Mutant(
         "RANKS-3",
         RANKS,
-        "raise result.error if result.error is not None else RankError(result.text)",
-        "raise RankError(result.text)",
+        "raise failures[0].error if failures[0].error is not None else RankError(failures[0].text)",
+        "raise RankError(failures[0].text)",
     ),
-    Mutant("RANKS-3", RANKS, "            if isinstance(result, _Failure):\n", "            if False:\n"),
+    Mutant("RANKS-3", RANKS, "        if failures:  # in the", "        if False:  # in the"),
 ]
