@@ -99,9 +99,8 @@ MUTANTS = [
     Mutant(
         "SELECT-3",
         INDEXER,
-        "        ids = selector(*inputs.wait(), route.segments)\n",
-        "        moved = inputs.wait()\n        ids = selector(*moved, route.segments)\n"
-        "        ids = selector(*moved, route.segments)\n",
+        "settle(lambda: selected.append(selector(*moved, route.segments)), dict, group, check)",
+        "selected += [selector(*moved, route.segments), selector(*moved, route.segments)]",
     ),
     Mutant("SELECT-4", INDEXER, "to(torch.int32)", "to(torch.int64)"),
     Mutant(
