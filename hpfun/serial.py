@@ -94,8 +94,6 @@ def _plain(value: object) -> Any:
         return value
     if isinstance(value, np.ndarray):
         return value.tolist()
-    if isinstance(value, np.integer):
-        return int(value)
     if isinstance(value, (tuple, list)):
         return [_plain(entry) for entry in value]
     if isinstance(value, Mapping):

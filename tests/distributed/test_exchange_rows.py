@@ -165,16 +165,8 @@ def test_device_rows_are_made_once_and_serve_training_after_inference(ranks):
         assert not device_exchange(scattered, cpu).local_sources.index.is_inference()
 
 
-@pytest.mark.rule("EXECUTOR-6")
-def test_16_bit_rows_add_up_in_float32(ranks):
-    back = [transpose(x) for x in copies()]
-    # in bfloat16 256 + 1 is 256 again, and so it would stay
-    assert ranks(2).run(on_ranks.sum_in_bfloat16, back, [[256.0], [1.0, 1.0]]) == [[258.0], [0.0, 0.0]]
-
-
-@pytest.mark.rule("EXECUTOR-6")
-@pytest.mark.parametrize("target", [0, 1, 2])
-def test_sums_run_in_rank_order_with_the_own_rank_at_its_place(ranks, target):
+def gathered_sum(target: int) -> list[RowExchange]:
+    """Three ranks' one row each, added up in the one slot of rank ``target``."""
     exchanges = []
     for rank in range(3):
         at_home = rank == target
@@ -194,9 +186,21 @@ def test_sums_run_in_rank_order_with_the_own_rank_at_its_place(ranks, target):
                 reduce=True,
             )
         )
+    return exchanges
+
+
+@pytest.mark.rule("EXECUTOR-6")
+def test_16_bit_rows_add_up_in_float32(ranks):
+    # in bfloat16 256 + 1 is 256 again, and so it would stay
+    assert ranks(3).run(on_ranks.sum_in_bfloat16, gathered_sum(1), [[256.0], [1.0], [1.0]])[1] == [258.0]
+
+
+@pytest.mark.rule("EXECUTOR-6")
+@pytest.mark.parametrize("target", [0, 1, 2])
+def test_sums_run_in_rank_order_with_the_own_rank_at_its_place(ranks, target):
     # (1 - 2^24) + 2^24 is 1 in float32; with the last two or the first and last swapped 2^24 + 1 loses the 1
     shards = [np.array([value]) for value in (1.0, -(2.0**24), 2.0**24)]
-    assert ranks(3).run(on_ranks.exchanged, exchanges, shards, 0, 0, "float32")[target].tolist() == [1.0]
+    assert ranks(3).run(on_ranks.exchanged, gathered_sum(target), shards, 0, 0, "float32")[target].tolist() == [1.0]
 
 
 @pytest.mark.rule("EXECUTOR-7")

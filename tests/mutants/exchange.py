@@ -127,7 +127,6 @@ MUTANTS = [
     ),
     Mutant("SERIAL-1", SERIAL, 'sort_keys=True, separators=(",", ":")', "sort_keys=True"),
     Mutant("SERIAL-1", SERIAL, "sort_keys=True, separators", "separators"),
-    Mutant("SERIAL-2", SERIAL, "return int(value)\n", "return float(value)\n"),
     Mutant(
         "SERIAL-2",
         SERIAL,

@@ -144,7 +144,6 @@ MUTANTS = [
         "    for start in range(0, most, SPAN):\n        stop = min(start + SPAN, most)\n",
         "    for start in (0,):\n        stop = most\n",
     ),
-    Mutant("OPS-6", OPS, "range(scored, part.query_stop, ROWS)", "range(scored, part.query_stop, 2**30)"),
     Mutant("OPS-7", OPS, "if len(devices) > 1:", "if len(devices) > 3:"),
     Mutant("OPS-7", OPS, "if len(columns) != len(scores) * topk:", "if len(columns) > len(scores) * topk:"),
     Mutant("OPS-7", OPS, "part.query_stop > query.shape[0] or part.key_stop", "part.key_stop"),
