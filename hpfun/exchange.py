@@ -58,6 +58,26 @@ class RowExchange:
         """Every target slot that is hit, received ones first; int64."""
         return np.concatenate((self.receive_rows, self.local_targets))
 
+    @property
+    def received_before_own(self) -> int:
+        """Rows that come from lower ranks: the first ones of ``receive_rows``."""
+        return int(self.output_splits[: self.rank].sum())
+
+    @property
+    def sources_by_rank(self) -> np.ndarray:
+        """Every source row that is read, by destination rank, those that stay at the own rank's place; int64."""
+        return _inserted(self.send_rows, self.local_sources, int(self.input_splits[: self.rank].sum()))
+
+    @property
+    def targets_by_rank(self) -> np.ndarray:
+        """Every target slot that is hit, by source rank, the local ones at the own rank's place; int64."""
+        return _inserted(self.receive_rows, self.local_targets, self.received_before_own)
+
+    @cached_property
+    def hits_once(self) -> bool:
+        """Whether no target slot is hit twice: then adding up is placing."""
+        return not self.reduce or len(_hits(self.targets, self.num_target_rows)[0]) == len(self.targets)
+
     @cached_property
     def num_unwritten(self) -> int:
         """Target slots that nothing reaches: the executor's ``fill`` stays there."""
@@ -68,6 +88,10 @@ class RowExchange:
         """Whether each source row is used exactly once and each slot hit exactly once on this rank."""
         sides = ((self.sources, self.num_source_rows), (self.targets, self.num_target_rows))
         return all(len(rows) == extent == len(_hits(rows, extent)[0]) for rows, extent in sides)
+
+
+def _inserted(rows: np.ndarray, own: np.ndarray, at: int) -> np.ndarray:
+    return np.concatenate((rows[:at], own, rows[at:]))
 
 
 def _total(splits: np.ndarray) -> int:

@@ -88,13 +88,10 @@ def _made(exchange: RowExchange, device: torch.device) -> DeviceExchange:
         send, receive = exchange.send_rows, exchange.receive_rows
         input_splits, output_splits = exchange.input_splits.tolist(), exchange.output_splits.tolist()
         sources, targets = exchange.local_sources, exchange.local_targets
-        # where no slot is hit twice, adding up is placing
-        adds = exchange.reduce and len(np.unique(exchange.targets)) < len(exchange.targets)
-        all_sent = _with_own(send, sources, int(exchange.input_splits[: exchange.rank].sum()))
-        all_received = _with_own(receive, targets, int(exchange.output_splits[: exchange.rank].sum()))
-        if exchange.required and not adds and len(sources) and _runs_on(all_sent) and _runs_on(all_received):
+        together = (exchange.sources_by_rank, exchange.targets_by_rank)
+        if exchange.required and exchange.hits_once and len(sources) and all(map(_runs_on, together)):
             input_splits[exchange.rank] = output_splits[exchange.rank] = len(sources)
-            send, receive, sources, targets = all_sent, all_received, sources[:0], targets[:0]
+            (send, receive), sources, targets = together, sources[:0], targets[:0]
         local_sources, local_targets = _paired(sources, targets, device)
         return DeviceExchange(
             send=_rows(send, device),
@@ -103,9 +100,9 @@ def _made(exchange: RowExchange, device: torch.device) -> DeviceExchange:
             local_targets=local_targets,
             input_splits=input_splits,
             output_splits=output_splits,
-            before_own=int(exchange.output_splits[: exchange.rank].sum()),
+            before_own=exchange.received_before_own,
             full=exchange.num_unwritten == 0,
-            adds=adds,
+            adds=not exchange.hits_once,
         )
 
 
@@ -113,11 +110,6 @@ def _made(exchange: RowExchange, device: torch.device) -> DeviceExchange:
 def backward_exchange(exchange: RowExchange) -> RowExchange:
     """The transpose, kept, since every step's backward needs it."""
     return transpose(exchange)
-
-
-def _with_own(rows: np.ndarray, own: np.ndarray, at: int) -> np.ndarray:
-    """Rows by rank with the own ones at their rank's place."""
-    return np.concatenate((rows[:at], own, rows[at:]))
 
 
 def _runs_on(rows: np.ndarray) -> bool:

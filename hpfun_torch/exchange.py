@@ -35,8 +35,8 @@ def exchange_rows(
     Differentiable any number of times, and through ``torch.func``; backward is the transposed exchange.
 
     Raises HP-EXCHANGE-008 (tensor) and HP-EXCHANGE-009 (group) before any collective. With ``check="always"`` one
-    small all-gather makes every rank raise what any rank found, and HP-AGREE-003 where dtypes or trailing shapes
-    differ; with ``"off"`` the peers of a failing rank meet the group's timeout.
+    small all-gather makes every rank raise what any rank found, and HP-AGREE-003 where dtypes, trailing shapes,
+    ``required`` or the need of a gradient differ; with ``"off"`` the peers of a failing rank meet the group's timeout.
 
     >>> swap = RowExchange(1, 0, 2, 2, [], [0], [0], [], [0, 1], [1, 0], required=False)
     >>> exchange_rows(torch.tensor([[1.0], [2.0]]), swap).tolist()

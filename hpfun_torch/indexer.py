@@ -76,7 +76,8 @@ def launch_indexer_inputs(
 
     ``query_residual [1, local, q_rank]``, ``weights [1, local, heads]``, cos and sin ``[1, local, rope]``, on one
     device. Tensors of one dtype travel side by side in one collective per dtype, so nothing is rounded. No
-    gradient flows. Raises HP-INDEX-008 before any collective (all violations at once).
+    gradient flows. Raises HP-INDEX-008 (all violations at once) and HP-EXCHANGE-009 before any collective; with
+    ``check="always"`` on every rank, and HP-AGREE-003 where routes of different plans or unlike tensors meet.
     """
     tensors = [query_residual, weights, *position_embeddings]
     settle(
@@ -151,25 +152,10 @@ def project_worker_queries(
     >>> project_worker_queries(lambda part: part * 2, torch.ones(5, 3), owner_query_length=4).shape
     torch.Size([5, 3])
     """
-    if not isinstance(rows, torch.Tensor):
-        kind = type(rows).__name__
-        raise refusal("HP-INDEX-008", "rows", f"needs a tensor, got {kind}", type=kind)
     length = integer(owner_query_length, "owner_query_length", "HP-INDEX-008", least=1)
+    calls = _projection_calls(rows, length, num_calls)
     axis = rows.ndim - 2
-    count = rows.shape[axis] if axis >= 0 else 0
-    calls = (
-        max(1, -(-count // length)) if num_calls is None else integer(num_calls, "num_calls", "HP-INDEX-008", least=1)
-    )
-    if axis < 0 or calls * length < count:
-        raise refusal(
-            "HP-INDEX-008",
-            "rows",
-            f"{calls} calls of {length} rows do not cover rows of shape {tuple(rows.shape)}",
-            "pass num_calls=route.projection_calls of the route that moved these rows",
-            shape=tuple(rows.shape),
-            num_calls=calls,
-            owner_query_length=length,
-        )
+    count = rows.shape[axis]
     done = []
     for call in range(calls):
         part = rows.narrow(axis, min(call * length, count), max(0, min(length, count - call * length)))
@@ -184,6 +170,28 @@ def project_worker_queries(
             raise refusal("HP-INDEX-008", "weight_fn", message, shape=shape, owner_query_length=length, axis=axis)
         done.append(projected.narrow(axis, 0, length - missing))
     return torch.cat(done, dim=axis)
+
+
+def _projection_calls(rows: Any, length: int, num_calls: int | None) -> int:
+    """How often to call, or HP-INDEX-008 where that does not cover ``rows [..., Q, in]``."""
+    if not isinstance(rows, torch.Tensor):
+        kind = type(rows).__name__
+        raise refusal("HP-INDEX-008", "rows", f"needs a tensor, got {kind}", type=kind)
+    count = rows.shape[-2] if rows.ndim >= 2 else 0
+    calls = max(1, -(-count // length))
+    if num_calls is not None:
+        calls = integer(num_calls, "num_calls", "HP-INDEX-008", least=1)
+    if rows.ndim < 2 or calls * length < count:
+        raise refusal(
+            "HP-INDEX-008",
+            "rows",
+            f"{calls} calls of {length} rows do not cover rows of shape {tuple(rows.shape)}",
+            "pass num_calls=route.projection_calls of the route that moved these rows",
+            shape=tuple(rows.shape),
+            num_calls=calls,
+            owner_query_length=length,
+        )
+    return calls
 
 
 def _check_inputs(tensors: list[Any], local: int) -> None:

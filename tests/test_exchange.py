@@ -402,3 +402,18 @@ def test_extents_beyond_int64_are_refused():
 def test_traffic_of_nobody_is_refused():
     with refused("HP-EXCHANGE-007"):
         traffic_matrix([])
+
+
+@pytest.mark.rule("EXCHANGE-2")
+@given(row_exchanges())
+def test_rows_by_rank_have_the_own_ones_at_the_own_ranks_place(exchanges):
+    for x in exchanges:
+        for by_rank, sent, own, splits in (
+            (x.sources_by_rank, x.send_rows, x.local_sources, x.input_splits),
+            (x.targets_by_rank, x.receive_rows, x.local_targets, x.output_splits),
+        ):
+            rows, expected = sent.tolist(), []
+            for rank in range(x.size):
+                expected += own.tolist() if rank == x.rank else [rows.pop(0) for _ in range(splits[rank])]
+            assert by_rank.tolist() == expected
+        assert x.hits_once == (len(set(x.targets.tolist())) == len(x.targets))

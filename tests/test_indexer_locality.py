@@ -7,18 +7,8 @@ from hypothesis import strategies as st
 from hpfun import attempt, indexer_task_plan, moved_rows_lower_bound
 from hpfun.indexer.locality import balance_target
 from tests.oracles import indexer as loops
+from tests.plans import worker_of_rows
 from tests.refusals import refused
-
-
-def workers_of(plan):
-    workers = [None] * plan.documents.total
-    for rank in range(plan.size):
-        for task in plan.worker_tasks(rank):
-            for row in range(task.start, task.stop):
-                assert workers[row] is None
-                workers[row] = rank
-    assert None not in workers
-    return workers
 
 
 @st.composite
@@ -44,7 +34,7 @@ def test_rows_stay_home_unless_they_must_move_and_then_move_smoothly(pack, toler
     lengths, size, ratio, row_cost = pack
     plan = indexer_task_plan(lengths, size, ratio, "locality", tolerance_ppm=tolerance_ppm, row_cost=row_cost)
     broken = loops.broken_locality_rules(
-        workers_of(plan), lengths, size, ratio, tolerance_ppm=tolerance_ppm, row_cost=row_cost
+        worker_of_rows(plan), lengths, size, ratio, tolerance_ppm=tolerance_ppm, row_cost=row_cost
     )
     assert broken == []
 
@@ -55,7 +45,7 @@ def test_rows_move_inside_a_node_before_they_leave_it(pack, tolerance_ppm, ranks
     lengths, size, ratio, row_cost = pack
     options = {"tolerance_ppm": tolerance_ppm, "row_cost": row_cost, "ranks_per_node": ranks_per_node}
     plan = indexer_task_plan(lengths, size, ratio, "locality", **options)
-    assert loops.broken_locality_rules(workers_of(plan), lengths, size, ratio, **options) == []
+    assert loops.broken_locality_rules(worker_of_rows(plan), lengths, size, ratio, **options) == []
 
 
 @pytest.mark.rule("LOCAL-8", "LOCAL-5", "LOCAL-6")
@@ -72,7 +62,7 @@ def test_no_worker_scores_more_rows_than_the_capacity(pack, tolerance_ppm, ranks
     }
     plan, outcome = attempt(indexer_task_plan, lengths, size, ratio, "locality", **options)
     if outcome.ok:
-        assert loops.broken_locality_rules(workers_of(plan), lengths, size, ratio, **options) == []
+        assert loops.broken_locality_rules(worker_of_rows(plan), lengths, size, ratio, **options) == []
     else:
         assert outcome.code == "HP-INDEX-006"
         assert outcome.facts["capacity"] == options["capacity"]
@@ -113,7 +103,7 @@ def test_a_full_receiver_hands_on_to_the_next():
 def test_nodes_that_can_help_themselves_exchange_nothing():
     plan = indexer_task_plan((2, 6, 2, 6), 4, 1, "locality", ranks_per_node=2)
     assert plan.loads.tolist() == [12, 12, 12, 12]
-    assert all(worker // 2 == row // 8 for row, worker in enumerate(workers_of(plan)))
+    assert all(worker // 2 == row // 8 for row, worker in enumerate(worker_of_rows(plan)))
 
 
 @pytest.mark.rule("LOCAL-7")
@@ -123,7 +113,7 @@ def test_without_nodes_rows_cross_that_nodes_keep_inside():
     for ranks_per_node, takers in ((None, {1}), (4, {1}), (2, {1, 2})):
         plan = indexer_task_plan(lengths, 4, 1, "locality", tolerance_ppm=500_000, ranks_per_node=ranks_per_node)
         assert plan.moved_rows == 2
-        assert {worker for row, worker in enumerate(workers_of(plan)) if worker != row // 8} == takers
+        assert {worker for row, worker in enumerate(worker_of_rows(plan)) if worker != row // 8} == takers
 
 
 @pytest.mark.rule("LOCAL-5")
@@ -157,7 +147,7 @@ def test_a_balanced_pack_moves_nothing(pack):
     _, size, ratio, row_cost = pack
     plan = indexer_task_plan((6,) * size, size, ratio, "locality", row_cost=row_cost)
     assert plan.moved_rows == 0
-    assert workers_of(plan) == loops.owners(6 * size, size)
+    assert worker_of_rows(plan) == loops.owners(6 * size, size)
 
 
 @pytest.mark.rule("LOCAL-8")

@@ -1,15 +1,15 @@
 """All small packs against the loops: every composition, group size and ratio, not a sample of them.
 
-Plans up to 10 tokens, node sizes up to 8, routes and every block size and threshold up to 7.
+Plans and routes up to 10 tokens, node sizes up to 8, every block size and threshold up to 7.
 """
 
 import pytest
 
 from hpfun import indexer_task_plan, makespan_lower_bound, moved_rows_lower_bound, plan_route
 from tests.oracles import indexer as loops
+from tests.plans import worker_of_rows
 
 GROUPS = [(total, size) for total in range(1, 11) for size in loops.divisors(total)]
-ROUTED = 7  # a route costs more than a plan, and there is one for every rank
 
 
 def packs(total):
@@ -17,17 +17,6 @@ def packs(total):
     for lengths in loops.compositions(total):
         for ratio in sorted({1, 2, 3, 4, total + 1}):
             yield lengths, ratio
-
-
-def worker_of_rows(plan):
-    workers = [None] * plan.documents.total
-    for rank in range(plan.size):
-        for task in plan.worker_tasks(rank):
-            for row in range(task.start, task.stop):
-                assert workers[row] is None
-                workers[row] = rank
-    assert None not in workers
-    return workers
 
 
 def check_plan(plan, workers, lengths, row_cost=0):
@@ -70,8 +59,7 @@ def check_routes(plan, workers, lengths):
 
 def check(plan, workers, lengths):
     check_plan(plan, workers, lengths)
-    if len(workers) <= ROUTED:
-        check_routes(plan, workers, lengths)
+    check_routes(plan, workers, lengths)
 
 
 @pytest.mark.rule("PLAN-1", "PLAN-3", "PLAN-4", "PLAN-7", "ROUTE-1", "ROUTE-2", "ROUTE-3", "ROUTE-4", "SEGMENT-1")

@@ -83,7 +83,12 @@ MUTANTS = [
         "len(rows) == extent == len(_hits(rows, extent)[0])",
         "len(rows) == len(_hits(rows, extent)[0])",
     ),
-    Mutant("EXCHANGE-8", EXCHANGE, "len(_hits(self.targets, self.num_target_rows)[0])", "len(self.targets)"),
+    Mutant(
+        "EXCHANGE-8",
+        EXCHANGE,
+        "self.num_target_rows - len(_hits(self.targets, self.num_target_rows)[0])",
+        "self.num_target_rows - len(self.targets)",
+    ),
     Mutant("EXCHANGE-8", SIMULATE, "0 if own.reduce else fill", "0"),
     Mutant("EXCHANGE-8", SIMULATE, "0 if own.reduce else fill", "fill"),
     Mutant("EXCHANGE-9", SIMULATE, "    check_exchanges(exchanges)\n", ""),

@@ -16,11 +16,11 @@ MUTANTS = [
     Mutant("EXECUTOR-1", EXCHANGE, ".movedim(0, dim)\n\n\ndef start", "\n\n\ndef start"),
     Mutant(
         "EXECUTOR-1",
-        CONVERT,
+        "hpfun/exchange.py",
         "return np.concatenate((rows[:at], own, rows[at:]))",
         "return np.concatenate((own, rows))",
     ),
-    Mutant("EXECUTOR-1", CONVERT, "len(np.unique(exchange.targets)) < len(exchange.targets)", "False"),
+    Mutant("EXECUTOR-1", CONVERT, "adds=not exchange.hits_once", "adds=False"),
     Mutant(
         "EXECUTOR-2",
         EXCHANGE,
@@ -115,7 +115,7 @@ MUTANTS = [
     ),
     Mutant("SELECT-7", INDEXER, "if len(shape) != 3 or shape[:2] != (1, local):", "if len(shape) != 3:"),
     Mutant("SELECT-7", INDEXER, "ids.is_floating_point() or ids.dtype == torch.bool", "ids.is_floating_point()"),
-    Mutant("SELECT-7", INDEXER, "if axis < 0 or calls * length < count:", "if axis < 0:"),
+    Mutant("SELECT-7", INDEXER, "if rows.ndim < 2 or calls * length < count:", "if rows.ndim < 2:"),
     Mutant("SELECT-8", EXCHANGE, "    if exchange.required:\n        in_place", "    if True:\n        in_place"),
     Mutant("SELECT-9", "hpfun_torch/demo.py", "(answer.ids != shard).any(axis=1)", "(answer.ids != shard).all(axis=1)"),
     Mutant("OPS-1", OPS, "torch.mm(head, block).relu_()", "torch.mm(head, block)"),
