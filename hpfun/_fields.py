@@ -22,7 +22,8 @@ T = TypeVar("T")
 
 def integer(value: object, where: str, code: str, *, least: int | None = None, most: int | None = None) -> int:
     """``value`` as a Python int; bools, floats and everything else are refused with ``code``."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+    # most are plain ints, and that is quickly seen
+    if type(value) is not int and (isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer))):
         raise refusal(
             code,
             where,
@@ -173,7 +174,7 @@ def _hash(self):
 
 
 def _reduce(self):
-    fields = {a.name: getattr(self, a.name) for a in attrs.fields(type(self))}
+    fields = {a.name: vars(self)[a.name] for a in attrs.fields(type(self))}
     # a mapping proxy does not pickle
     return (_rebuild, (type(self), {k: dict(v) if isinstance(v, MappingProxyType) else v for k, v in fields.items()}))
 

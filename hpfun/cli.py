@@ -1,10 +1,9 @@
-"""The ``hpfun`` command: plans, comparisons and bounds of a batch on the command line.
+"""The ``hpfun`` command: plans, comparisons, routes and bounds of a batch on the command line.
 
 Results go to stdout; notes, progress and errors to stderr. With ``--json`` stdout holds one JSON object and
 nothing else. Exit status: 0 done, 2 an input was refused (one coded line per violation), 1 anything else.
 """
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,6 @@ import attrs
 try:
     from cyclopts import App, CycloptsError, Parameter
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 except ModuleNotFoundError as missing:
     raise SystemExit(f"hpfun: {missing.name} is not installed; pip install 'hpfun[cli]'") from None
@@ -36,13 +34,18 @@ from hpfun.cli_options import (
     Mode,
     Ranks,
     Source,
+    check_picture,
     group_sizes,
     note,
+    numbered,
+    print_json,
     progress_bar,
     read_batch,
     read_source,
     stderr,
+    stdout,
 )
+from hpfun.cli_routes import SAVED, explain_saved, routes
 from hpfun.comparison import MOST_TASKS, plan_all_modes, tasks_at_most, warm_up
 from hpfun.documents import PackedDocuments
 from hpfun.errors import PlanError, refusal
@@ -55,11 +58,9 @@ from hpfun.report import compare_rows, comparison_table, draw_plans, in_units
 from hpfun.serial import to_json
 from hpfun.workloads import WORKLOADS
 
-PICTURES = (".png", ".svg", ".pdf")
-
 app = App(
     name="hpfun",
-    help="Who scores what: plans for packed training batches, split over many ranks.\n\n"
+    help="Who computes what, and who needs whose rows: plans for packed training batches, split over many ranks.\n\n"
     "SOURCE is a JSON, CSV or text file of document lengths or cu_seq_lens (- for standard input), or one of two "
     "workloads: stdlib (the source files of Python's standard library) and published (a published histogram of "
     "training documents).",
@@ -67,6 +68,9 @@ app = App(
     version=__version__,
     result_action="return_value",
 )
+
+
+app.command(routes, sort_key=4)
 
 
 @app.command(sort_key=2)
@@ -99,7 +103,7 @@ def plan(
     plans = [_plan(documents, size, group, balance, mode) for size in sizes]
     if out is not None:
         for made in plans:
-            path = _numbered(out, made.size, len(plans))
+            path = numbered(out, made.size, len(plans))
             try:
                 path.write_text(to_json(made) + "\n", encoding="utf-8")
             except OSError as error:
@@ -137,9 +141,7 @@ def compare(
     as_json
         Print the figures as one JSON object.
     """
-    if picture is not None and picture.suffix.lower() not in PICTURES:
-        message = f"cannot draw a {picture.suffix or 'file without suffix'}"
-        raise refusal("HP-INPUT-002", "--picture", message, f"use {', '.join(PICTURES)}", suffix=picture.suffix)
+    check_picture(picture)
     sizes = group_sizes(group.ranks)
     documents = read_batch(source, given, sizes)
     warm_up()
@@ -155,11 +157,11 @@ def compare(
             chosen = {"block_size": made.block_size, "zigzag_min_length": made.zigzag_min_length}
             comparisons.append({"ranks": size, **chosen, "rows": [by_mode[mode.value] for mode in IndexerMode]})
             if picture is not None:
-                path = _numbered(picture, size, len(sizes))
+                path = numbered(picture, size, len(sizes))
                 draw_plans(made.plans, path)
                 note(f"Drew {path}.")
     if as_json:
-        _print_json(**_batch_figures(documents, group), comparisons=comparisons)
+        print_json(**_batch_figures(documents, group), comparisons=comparisons)
     else:
         _print_comparisons(documents, group, comparisons)
 
@@ -181,7 +183,7 @@ def explain(
     Parameters
     ----------
     source
-        A plan that hpfun plan wrote, or what hpfun plan takes.
+        A plan that hpfun plan wrote, a saved bank plan or one of its routes, or what hpfun plan takes.
     rank
         Explain the route of this rank.
     mode
@@ -190,6 +192,9 @@ def explain(
         Print the figures, or with --rank the route, as one JSON object.
     """
     value = None if source in WORKLOADS else read_source(source, given)
+    if isinstance(value, SAVED):
+        explain_saved(value, rank, as_json)
+        return
     if isinstance(value, IndexerTaskPlan):
         plans = [value]
     else:
@@ -200,13 +205,13 @@ def explain(
     if not as_json:
         print("\n\n".join(map(in_words, routes or plans)))
     elif rank is None:
-        _print_json(plans=[row for made in plans for row in compare_rows({made.options.mode.value: made})])
+        print_json(plans=[row for made in plans for row in compare_rows({made.options.mode.value: made})])
     else:
         texts = [to_json(route) for route in routes]
         print(texts[0] if len(texts) == 1 else f'{{"routes":[{",".join(texts)}]}}')
 
 
-@app.command(sort_key=4)
+@app.command(sort_key=5)
 def bounds(source: Source, /, *, given: Input = NO_INPUT, group: Ranks = NO_RANKS, as_json: Json = False) -> None:
     """Say what no plan can beat: the least busiest load, and the fewest moved rows at it.
 
@@ -221,7 +226,7 @@ def bounds(source: Source, /, *, given: Input = NO_INPUT, group: Ranks = NO_RANK
     documents = read_batch(source, given, sizes)
     rows = [_bounds(documents, size, group) for size in sizes]
     if as_json:
-        _print_json(**_batch_figures(documents, group), bounds=rows)
+        print_json(**_batch_figures(documents, group), bounds=rows)
         return
     table = Table(title=_title(documents, group), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for heading in ("ranks", "rows\neach", "busiest\nnow", "busiest\nat best", "best\n/ mean", "rows\nto move", ""):
@@ -236,7 +241,7 @@ def bounds(source: Source, /, *, given: Input = NO_INPUT, group: Ranks = NO_RANK
             f"{row['moved_rows_bound']:,}",
             f"{row['moved_share_bound']:.1%}",
         )
-    _stdout().print(table)
+    stdout().print(table)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -272,19 +277,7 @@ def _print_refusal(error: PlanError, as_json: bool) -> None:
         note("\n".join(violation.line() for violation in error.violations))
         return
     parts = [{**attrs.asdict(v, recurse=False), "facts": dict(v.facts)} for v in error.violations]
-    _print_json(error={**parts[0], "violations": parts})
-
-
-def _print_json(**parts: Any) -> None:
-    print(json.dumps(parts, allow_nan=False, default=repr))
-
-
-def _stdout() -> Console:
-    return Console(highlight=False)
-
-
-def _numbered(path: Path, size: int, count: int) -> Path:
-    return path if count == 1 else path.with_name(f"{path.stem}-{size}{path.suffix}")
+    print_json(error={**parts[0], "violations": parts})
 
 
 def _plan(documents: PackedDocuments, size: int, group: Ranks, balance: Balance, mode: str) -> IndexerTaskPlan:
@@ -327,7 +320,7 @@ def _title(documents: PackedDocuments, group: Ranks) -> str:
 
 
 def _print_comparisons(documents: PackedDocuments, group: Ranks, comparisons: Sequence[Mapping[str, Any]]) -> None:
-    console = _stdout()
+    console = stdout()
     console.print(f"{_title(documents, group)}; longest {int(documents.lengths.max()):,}")
     for comparison in comparisons:
         size, local = comparison["ranks"], documents.total // comparison["ranks"]

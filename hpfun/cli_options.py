@@ -1,8 +1,9 @@
-"""What the command line asks for: where documents come from, the group, the options of balance.
+"""What the commands share: where documents come from, the group, the options of balance, and where output goes.
 
 The option classes of the commands, and the reading of the batch that they name.
 """
 
+import json
 import math
 import sys
 from collections.abc import Callable, Generator, Sequence
@@ -23,6 +24,7 @@ from hpfun.workloads import WORKLOADS, pack, workload
 
 DEFAULT_TOKENS = 131_072
 MOST_RANKS = 2**20
+PICTURES = (".png", ".svg", ".pdf")
 
 
 def _count(hint: Any, tokens: Sequence[Token]) -> int:
@@ -181,6 +183,28 @@ def stderr() -> Console:
 def note(text: str) -> None:
     """Say something that is no result."""
     print(text, file=sys.stderr)
+
+
+def stdout() -> Console:
+    """Where tables and other results go."""
+    return Console(highlight=False)
+
+
+def print_json(**parts: Any) -> None:
+    """Print one JSON object as the result."""
+    print(json.dumps(parts, allow_nan=False, default=repr))
+
+
+def check_picture(path: Path | None) -> None:
+    """HP-INPUT-002 for a picture of a kind that cannot be drawn."""
+    if path is not None and path.suffix.lower() not in PICTURES:
+        message = f"cannot draw a {path.suffix or 'file without suffix'}"
+        raise refusal("HP-INPUT-002", "--picture", message, f"use {', '.join(PICTURES)}", suffix=path.suffix)
+
+
+def numbered(path: Path, size: int, count: int) -> Path:
+    """The file for a group of ``size`` ranks: ``path``, or where several are written, one named after the size."""
+    return path if count == 1 else path.with_name(f"{path.stem}-{size}{path.suffix}")
 
 
 @contextmanager

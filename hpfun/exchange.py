@@ -7,12 +7,14 @@ EXCHANGE-12 of ``specs/exchange.md``.
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
+import attrs
 import numpy as np
 
 from hpfun._fields import INT64_MAX, content_digest, integer, integer_field, integers_field, plan_value, readonly
 from hpfun.errors import PlanError, Violation, refusal
+from hpfun.rows import AS_ROW_LIST, RowList, RowRuns, chained, coverage, cut, expands, extremes, joined, spans_of
 
 
 @plan_value
@@ -26,27 +28,37 @@ class RowExchange:
 
     A placing exchange (``reduce`` false) writes every slot at most once; a reducing one, made by
     ``transpose``, adds up what arrives in a slot. Raises HP-EXCHANGE-001 to 006, all violations at once.
+
+    A row list is any sequence of integers or a ``RowRuns``. One whose rows run on is kept as intervals
+    (``row_list(name)``) and expands to rows each time it is read. ``packed`` is the whole value as one array for
+    compiled graphs, or None where rows are scattered.
     """
 
     size: int = integer_field("HP-EXCHANGE-001", least=1)
     rank: int = integer_field("HP-EXCHANGE-001", least=0)
     num_source_rows: int = integer_field("HP-EXCHANGE-001", least=0)
     num_target_rows: int = integer_field("HP-EXCHANGE-001", least=0)
-    send_rows: Any = integers_field("HP-EXCHANGE-004")
+    send_rows: Any = attrs.field(converter=AS_ROW_LIST)
     input_splits: Any = integers_field("HP-EXCHANGE-002")
     output_splits: Any = integers_field("HP-EXCHANGE-002")
-    receive_rows: Any = integers_field("HP-EXCHANGE-004")
-    local_sources: Any = integers_field("HP-EXCHANGE-004")
-    local_targets: Any = integers_field("HP-EXCHANGE-004")
+    receive_rows: Any = attrs.field(converter=AS_ROW_LIST)
+    local_sources: Any = attrs.field(converter=AS_ROW_LIST)
+    local_targets: Any = attrs.field(converter=AS_ROW_LIST)
     required: bool
     reduce: bool = False
 
     digest = content_digest
+    packed: ClassVar[np.ndarray | None] = None
 
     def __attrs_post_init__(self):
         violations = _violations(self)
         if violations:
             raise PlanError(*violations)
+        vars(self)["packed"] = _packed(self)
+
+    def row_list(self, name: str) -> RowList:
+        """The row list of that name as it is kept: an array, or ``RowRuns`` where rows run on."""
+        return vars(self)[name]
 
     @property
     def sources(self) -> np.ndarray:
@@ -64,50 +76,54 @@ class RowExchange:
         return int(self.output_splits[: self.rank].sum())
 
     @property
-    def sources_by_rank(self) -> np.ndarray:
-        """Every source row that is read, by destination rank, those that stay at the own rank's place; int64."""
-        return _inserted(self.send_rows, self.local_sources, int(self.input_splits[: self.rank].sum()))
+    def sources_by_rank(self) -> RowList:
+        """Every source row that is read, by destination rank, those that stay at the own rank's place."""
+        before, behind = cut(self.row_list("send_rows"), int(self.input_splits[: self.rank].sum()))
+        return chained(before, self.row_list("local_sources"), behind)
 
     @property
-    def targets_by_rank(self) -> np.ndarray:
-        """Every target slot that is hit, by source rank, the local ones at the own rank's place; int64."""
-        return _inserted(self.receive_rows, self.local_targets, self.received_before_own)
+    def targets_by_rank(self) -> RowList:
+        """Every target slot that is hit, by source rank, the local ones at the own rank's place."""
+        before, behind = cut(self.row_list("receive_rows"), self.received_before_own)
+        return chained(before, self.row_list("local_targets"), behind)
 
     @cached_property
     def hits_once(self) -> bool:
         """Whether no target slot is hit twice: then adding up is placing."""
-        return not self.reduce or len(_hits(self.targets, self.num_target_rows)[0]) == len(self.targets)
+        return not self.reduce or self._distinct(*_TARGETS) == self._listed(*_TARGETS)
 
     @cached_property
     def num_unwritten(self) -> int:
         """Target slots that nothing reaches: the executor's ``fill`` stays there."""
-        return self.num_target_rows - len(_hits(self.targets, self.num_target_rows)[0])
+        hit = self._distinct(*_TARGETS) if self.reduce else self._listed(*_TARGETS)
+        return self.num_target_rows - hit
 
     @cached_property
     def is_permutation(self) -> bool:
         """Whether each source row is used exactly once and each slot hit exactly once on this rank."""
-        sides = ((self.sources, self.num_source_rows), (self.targets, self.num_target_rows))
-        return all(len(rows) == extent == len(_hits(rows, extent)[0]) for rows, extent in sides)
+        sides = ((_SOURCES, self.num_source_rows), (_TARGETS, self.num_target_rows))
+        return all(self._listed(*names) == extent == self._distinct(*names) for names, extent in sides)
+
+    def _listed(self, *names: str) -> int:
+        return sum(len(self.row_list(name)) for name in names)
+
+    def _distinct(self, *names: str) -> int:
+        extent = self.num_source_rows if names == _SOURCES else self.num_target_rows
+        return coverage([self.row_list(name) for name in names], extent)[0]
 
 
-def _inserted(rows: np.ndarray, own: np.ndarray, at: int) -> np.ndarray:
-    return np.concatenate((rows[:at], own, rows[at:]))
+_LISTS = ("send_rows", "receive_rows", "local_sources", "local_targets")
+_FEW_ROWS = 64  # single rows that may stand as intervals of one
+_SOURCES, _TARGETS = ("send_rows", "local_sources"), ("receive_rows", "local_targets")
+expands(RowExchange, *_LISTS)
 
 
-def _total(splits: np.ndarray) -> int:
-    """The exact sum of counts, also where int64 would wrap."""
-    if len(splits) and int(splits.max()) > INT64_MAX // len(splits):
-        return sum(splits.tolist())
-    return int(splits.sum())
-
-
-def _hits(rows: np.ndarray, extent: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows that occur, ascending, and how often; at a cost of the rows, not of the extent."""
-    if extent > 8 * len(rows) + 1024:
-        return np.unique(rows, return_counts=True)
-    times = np.bincount(rows)
-    found = np.flatnonzero(times)
-    return found, times[found]
+def _least_and_total(splits: np.ndarray) -> tuple[int, int]:
+    """The least count and the exact sum, also where int64 would wrap."""
+    if len(splits) > 512 and int(splits.max()) <= INT64_MAX // len(splits):
+        return int(splits.min()), int(splits.sum())
+    counts = splits.tolist()  # exact, and for a small group quicker than two reductions
+    return min(counts, default=0), sum(counts)
 
 
 def _violations(x: RowExchange) -> list[Violation]:
@@ -127,47 +143,90 @@ def _group_violations(x: RowExchange) -> Iterator[Violation]:
 
 def _count_violations(x: RowExchange) -> Iterator[Violation]:
     """HP-EXCHANGE-002 and 003: one count per rank, and lists as long as their counts and partners."""
-    for name, rows in (("input_splits", x.send_rows), ("output_splits", x.receive_rows)):
-        splits = getattr(x, name)
-        if len(splits) != x.size or (splits < 0).any() or (x.rank < len(splits) and splits[x.rank] != 0):
+    kept = vars(x)
+    for name, listed in (("input_splits", "send_rows"), ("output_splits", "receive_rows")):
+        splits, rows = kept[name], len(kept[listed])
+        least, total = _least_and_total(splits)
+        if len(splits) != x.size or least < 0 or (x.rank < len(splits) and splits[x.rank] != 0):
             own = int(splits[x.rank]) if x.rank < len(splits) else None
             message = f"needs {x.size} counts, 0 at rank {x.rank}, got {splits[:16].tolist()}"
             facts = {"entries": len(splits), "size": x.size, "rank": x.rank, "own": own}
             yield Violation("HP-EXCHANGE-002", name, message, facts)
-        elif _total(splits) != len(rows):
-            facts = {"sum": _total(splits), "rows": len(rows)}
-            yield Violation("HP-EXCHANGE-003", name, f"sums to {facts['sum']}, the list has {len(rows)} rows", facts)
-    if len(x.local_sources) != len(x.local_targets):
-        facts = {"sources": len(x.local_sources), "targets": len(x.local_targets)}
+        elif total != rows:
+            facts = {"sum": total, "rows": rows}
+            yield Violation("HP-EXCHANGE-003", name, f"sums to {total}, the list has {rows} rows", facts)
+    sources, targets = len(kept["local_sources"]), len(kept["local_targets"])
+    if sources != targets:
+        facts = {"sources": sources, "targets": targets}
         yield Violation("HP-EXCHANGE-003", "local_sources", "and local_targets differ in length", facts)
 
 
 def _row_violations(x: RowExchange) -> Iterator[Violation]:
     """HP-EXCHANGE-004 to 006: rows inside shard and target, none twice that may not be, none sent if not required."""
-    inside = True
-    for name, extent in (
-        ("send_rows", x.num_source_rows),
-        ("local_sources", x.num_source_rows),
-        ("receive_rows", x.num_target_rows),
-        ("local_targets", x.num_target_rows),
-    ):
-        rows = getattr(x, name)
-        if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= extent):
-            inside = False
-            bad = int(rows.min()) if rows.min() < 0 else int(rows.max())
-            facts = {"row": bad, "extent": extent}
-            yield Violation("HP-EXCHANGE-004", name, f"row {bad} is outside 0..{extent - 1}", facts)
+    kept, inside = vars(x), True
+    for names, extent in ((_SOURCES, x.num_source_rows), (_TARGETS, x.num_target_rows)):
+        for name in names:
+            rows = kept[name]
+            if len(rows) == 0:
+                continue
+            least, most = extremes(rows)
+            if least < 0 or most >= extent:
+                inside = False
+                bad = least if least < 0 else most
+                facts = {"row": bad, "extent": extent}
+                yield Violation("HP-EXCHANGE-004", name, f"row {bad} is outside 0..{extent - 1}", facts)
     if inside:
-        once, extent = (x.sources, x.num_source_rows) if x.reduce else (x.targets, x.num_target_rows)
-        found, times = _hits(once, extent)
-        if len(times) and times.max() > 1:
-            row, most = int(found[times.argmax()]), int(times.max())
-            where = "send_rows" if x.reduce else "receive_rows"
-            facts = {"row": row, "times": most}
-            yield Violation("HP-EXCHANGE-005", where, f"row {row} occurs {most} times", facts)
-    if not x.required and (len(x.send_rows) or len(x.receive_rows)):
-        facts = {"sent": len(x.send_rows), "received": len(x.receive_rows)}
+        once, extent = (_SOURCES, x.num_source_rows) if x.reduce else (_TARGETS, x.num_target_rows)
+        _, times, row = coverage([kept[name] for name in once], extent)
+        if times > 1:
+            facts = {"row": row, "times": times}
+            yield Violation("HP-EXCHANGE-005", once[0], f"row {row} occurs {times} times", facts)
+    sent, received = len(kept["send_rows"]), len(kept["receive_rows"])
+    if not x.required and (sent or received):
+        facts = {"sent": sent, "received": received}
         yield Violation("HP-EXCHANGE-006", "required", "is false, but rows are sent or received", facts)
+
+
+def _packed(x: RowExchange) -> np.ndarray | None:
+    """The exchange as one int64 array, or None where a list is scattered: what passes through compiled graphs.
+
+    A traced program takes this array as an input, as it takes tensors, so a new layout is new data and no new
+    program. It is writable, because tracers refuse arrays over foreign memory; nothing but ``unpack_exchange``
+    reads it, and that checks what it finds.
+    """
+    kept = vars(x)
+    lists = [kept[name] for name in _LISTS]
+    if not all(isinstance(part, RowRuns) or len(part) <= _FEW_ROWS for part in lists):
+        return None
+    ends = [end for part in lists for end in spans_of(part)]
+    flags = [int(x.required), int(x.reduce)]
+    head = [x.size, x.rank, x.num_source_rows, x.num_target_rows, *flags, *map(len, ends[::2])]
+    return np.concatenate((head, x.input_splits, x.output_splits, *ends))
+
+
+def unpack_exchange(packed: np.ndarray) -> RowExchange:
+    """The exchange that ``packed`` holds; it is constructed and so validated anew.
+
+    >>> there = RowExchange(1, 0, 3, 2, [], [0], [0], [], [2, 0], [0, 1], required=False)
+    >>> unpack_exchange(there.packed) == there
+    True
+    """
+    size, rank, num_source_rows, num_target_rows, required, reduce, *counts = packed[:10].tolist()
+    lengths = [size, size, *(count for count in counts for _ in range(2))]
+    *parts, _ = np.split(packed[10:], np.cumsum(lengths))
+    runs = [joined(starts.tolist(), stops.tolist()) for starts, stops in zip(parts[2::2], parts[3::2], strict=True)]
+    lists = dict(zip(_LISTS, runs, strict=True))
+    return RowExchange(
+        size=size,
+        rank=rank,
+        num_source_rows=num_source_rows,
+        num_target_rows=num_target_rows,
+        input_splits=parts[0],
+        output_splits=parts[1],
+        required=bool(required),
+        reduce=bool(reduce),
+        **lists,
+    )
 
 
 def transpose(exchange: RowExchange) -> RowExchange:
@@ -186,12 +245,12 @@ def transpose(exchange: RowExchange) -> RowExchange:
         rank=exchange.rank,
         num_source_rows=exchange.num_target_rows,
         num_target_rows=exchange.num_source_rows,
-        send_rows=exchange.receive_rows,
+        send_rows=exchange.row_list("receive_rows"),
         input_splits=exchange.output_splits,
         output_splits=exchange.input_splits,
-        receive_rows=exchange.send_rows,
-        local_sources=exchange.local_targets,
-        local_targets=exchange.local_sources,
+        receive_rows=exchange.row_list("send_rows"),
+        local_sources=exchange.row_list("local_targets"),
+        local_targets=exchange.row_list("local_sources"),
         required=exchange.required,
         reduce=not exchange.reduce,
     )

@@ -34,7 +34,7 @@ def runs(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rows[firsts], rows[lasts] + 1
 
 
-def overlap_rows(starts: np.ndarray, stops: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def overlap_rows(starts: np.ndarray, stops: np.ndarray, low: np.ndarray | int, high: np.ndarray | int) -> np.ndarray:
     """Number of rows that ``[starts, stops)`` and ``[low, high)`` share, elementwise.
 
     >>> overlap_rows(np.array([0, 6]), np.array([5, 9]), np.array([3, 0]), np.array([9, 2])).tolist()

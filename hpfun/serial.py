@@ -84,7 +84,9 @@ def field_digests(value: object) -> dict[str, str]:
 
 
 def _fields_of(value: object) -> dict[str, object]:
-    return {a.name: getattr(value, a.name) for a in attrs.fields(type(value))}
+    # what is kept, not what it reads as: a long list of rows may be a few intervals
+    kept = getattr(value, "__dict__", {})
+    return {a.name: kept[a.name] if a.name in kept else getattr(value, a.name) for a in attrs.fields(type(value))}
 
 
 def _plain(value: object) -> Any:

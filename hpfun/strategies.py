@@ -12,7 +12,6 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from hpfun.documents import PackedDocuments
 from hpfun.errors import CODES, PlanError, Violation
 from hpfun.exchange import RowExchange, transpose
 from hpfun.indexer.options import BLOCK_MODES, CAPACITY_MODES, IndexerMode, IndexerOptions
@@ -21,48 +20,46 @@ from hpfun.indexer.route import IndexerRoute, plan_route
 from hpfun.indexer.segments import IndexerSegment
 from hpfun.indexer.tasks import IndexerTask, IndexerTaskPlan, indexer_task_plan
 from hpfun.outcome import Outcome
+from hpfun.pack_strategies import group_sizes, lengths, packed_documents
+from hpfun.sequence_strategies import (
+    compression_plans,
+    csa_tnd_plans,
+    packed_sequences,
+    row_runs,
+    sequence_bank_plans,
+    sequence_reports,
+    sequence_requests,
+    sequence_routes,
+)
+
+__all__ = [
+    "compression_plans",
+    "csa_tnd_plans",
+    "group_sizes",
+    "indexer_modes",
+    "indexer_options",
+    "indexer_plan_reports",
+    "indexer_requests",
+    "indexer_routes",
+    "indexer_segments",
+    "indexer_task_plans",
+    "indexer_tasks",
+    "lengths",
+    "outcomes",
+    "packed_documents",
+    "packed_sequences",
+    "plan_errors",
+    "plan_values",
+    "row_exchanges",
+    "row_runs",
+    "sequence_bank_plans",
+    "sequence_reports",
+    "sequence_requests",
+    "sequence_routes",
+    "violations",
+]
 
 Move = tuple[int, int, int, int]  # source rank, source row, target rank, target slot
-
-
-def lengths(max_documents: int = 6, max_length: int = 24, multiple_of: int = 1) -> SearchStrategy[tuple[int, ...]]:
-    """Document lengths in tokens whose sum divides by ``multiple_of``; each is 1 to ``max_length``.
-
-    ``multiple_of`` is at most ``max_documents * max_length``, or no lengths exist.
-
-    >>> from hypothesis import find
-    >>> sum(find(lengths(multiple_of=4), lambda values: len(values) == 2)) % 4
-    0
-    """
-    most = max_documents * max_length
-    if multiple_of > most:
-        raise ValueError(f"multiple_of is {multiple_of}, the longest pack has {most} tokens")
-    entries = st.lists(st.integers(1, max_length), min_size=1, max_size=max_documents)
-    return entries.map(lambda values: _fit(values, max_documents, max_length, multiple_of))
-
-
-def packed_documents(
-    max_documents: int = 6, max_length: int = 24, multiple_of: int = 1
-) -> SearchStrategy[PackedDocuments]:
-    """Packed documents; arguments as in ``lengths``.
-
-    >>> from hypothesis import find
-    >>> find(packed_documents(), lambda pack: pack.total > 3).lengths.tolist()
-    [4]
-    """
-    return lengths(max_documents, max_length, multiple_of).map(PackedDocuments)
-
-
-def group_sizes(max_size: int = 6, rows: int | None = None) -> SearchStrategy[int]:
-    """Group sizes from 1 to ``max_size``; with ``rows``, only those that cut ``rows`` into equal shards.
-
-    >>> from hypothesis import find
-    >>> find(group_sizes(max_size=6, rows=20), lambda size: size > 2)
-    4
-    """
-    if rows is None:
-        return st.integers(1, max_size)
-    return st.sampled_from([size for size in range(1, max_size + 1) if rows % size == 0])
 
 
 def indexer_modes() -> SearchStrategy[IndexerMode]:
@@ -279,30 +276,14 @@ def plan_values() -> SearchStrategy[Any]:
         indexer_task_plans(),
         indexer_routes().flatmap(st.sampled_from),
         indexer_plan_reports(),
+        row_runs(),
+        sequence_bank_plans(),
+        sequence_routes().flatmap(st.sampled_from),
+        compression_plans().flatmap(st.sampled_from),
+        packed_sequences(),
+        csa_tnd_plans(),
+        sequence_reports(),
     )
-
-
-def _fit(values: Sequence[int], max_documents: int, max_length: int, multiple_of: int) -> tuple[int, ...]:
-    """``values`` padded, or cut where there is no room, until their sum divides by ``multiple_of``."""
-    fitted = list(values)
-    missing = -sum(fitted) % multiple_of
-    if missing > max_documents * max_length - sum(fitted):
-        surplus = sum(fitted) % multiple_of
-        while surplus:
-            cut = min(surplus, fitted[-1])
-            surplus -= cut
-            fitted[-1] -= cut
-            if not fitted[-1]:
-                fitted.pop()
-        return tuple(fitted)
-    for at in reversed(range(len(fitted))):
-        more = min(missing, max_length - fitted[at])
-        fitted[at] += more
-        missing -= more
-    while missing:
-        fitted.append(min(missing, max_length))
-        missing -= fitted[-1]
-    return tuple(fitted)
 
 
 def _draw_options(draw: st.DrawFn, request: dict[str, Any], mode: IndexerMode, local: int, size: int) -> None:

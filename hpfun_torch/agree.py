@@ -118,16 +118,19 @@ def _difference(described: list[dict[str, str]], marks: list[int], code: str, wh
 
 
 def _gather(own: torch.Tensor, group: Any) -> torch.Tensor:
-    device = _device(group)
+    device = backend_device(group)
     size = dist.get_world_size(group)
     gathered = torch.empty((size, *own.shape), dtype=own.dtype, device=device)
-    # renamed in torch 2.13, where the old name warns
-    all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     all_gather(gathered.view(-1), own.to(device), group=group)
     return gathered.cpu()
 
 
-def _device(group: Any) -> torch.device:
+def all_gather(gathered: torch.Tensor, own: torch.Tensor, **options: Any) -> Any:
+    """``torch.distributed``'s all-gather into one tensor, which torch 2.13 renamed and warns about by its old name."""
+    return (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(gathered, own, **options)
+
+
+def backend_device(group: Any) -> torch.device:
     """Where the group's backend takes small tensors from."""
     backend = dist.get_backend(group)
     if backend == "nccl":

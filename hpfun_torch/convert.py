@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from hpfun import RowExchange, transpose
-from hpfun.intervals import runs
+from hpfun import RowExchange, RowRuns, transpose
+from hpfun.rows import RowList, cut, rows_of, runs_of
 
 RUN_ROWS = 16  # mean rows a run must have for slices to beat one gather
+_NONE = (np.zeros(0, dtype=np.int64),) * 2
 
 
 @attrs.frozen(eq=False)
@@ -51,22 +52,35 @@ class Rows:
             tensor[start:stop].copy_(values[at : at + stop - start])
             at += stop - start
 
+    def add(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+        """Add ``values`` to the rows of ``tensor``, one span after the other."""
+        if self.spans is None:
+            tensor.index_add_(0, self.index, values.to(tensor.dtype))
+            return
+        at = 0
+        for start, stop in self.spans:
+            tensor[start:stop].add_(values[at : at + stop - start])
+            at += stop - start
+
 
 @attrs.frozen(eq=False)
 class DeviceExchange:
-    """A ``RowExchange`` ready for one device; ``before_own`` received rows come from lower ranks.
+    """A ``RowExchange`` ready for one device.
 
+    Where rows add up, ``lower`` and ``higher`` are the parts of ``receive`` from each lower and each higher rank: added
+    one after the other they meet in a fixed order on every device.
     ``local_sources`` and ``local_targets`` are empty where the own rows run on from the sent and received ones on
     both sides: then they are part of ``send`` and ``receive``, and all rows go through the collective uncopied.
     """
 
     send: Rows
     receive: Rows
+    lower: tuple[Rows, ...]
+    higher: tuple[Rows, ...]
     local_sources: Rows
     local_targets: Rows
     input_splits: list[int]
     output_splits: list[int]
-    before_own: int
     full: bool
     adds: bool
 
@@ -85,22 +99,25 @@ def _kept(exchange: RowExchange, device: torch.device) -> DeviceExchange:
 
 def _made(exchange: RowExchange, device: torch.device) -> DeviceExchange:
     with torch.inference_mode(mode=False):
-        send, receive = exchange.send_rows, exchange.receive_rows
+        send, receive = exchange.row_list("send_rows"), exchange.row_list("receive_rows")
         input_splits, output_splits = exchange.input_splits.tolist(), exchange.output_splits.tolist()
-        sources, targets = exchange.local_sources, exchange.local_targets
-        together = (exchange.sources_by_rank, exchange.targets_by_rank)
-        if exchange.required and exchange.hits_once and len(sources) and all(map(_runs_on, together)):
-            input_splits[exchange.rank] = output_splits[exchange.rank] = len(sources)
-            (send, receive), sources, targets = together, sources[:0], targets[:0]
+        sources, targets = exchange.row_list("local_sources"), exchange.row_list("local_targets")
+        if exchange.required and exchange.hits_once and len(sources):
+            together = exchange.sources_by_rank, exchange.targets_by_rank
+            if all(isinstance(part, RowRuns) and len(part.starts) == 1 for part in together):
+                input_splits[exchange.rank] = output_splits[exchange.rank] = len(sources)
+                (send, receive), sources, targets = together, *_NONE
         local_sources, local_targets = _paired(sources, targets, device)
+        lower, higher = _by_source(exchange, device) if not exchange.hits_once else ((), ())
         return DeviceExchange(
-            send=_rows(send, device),
-            receive=_rows(receive, device),
+            send=device_rows(send, device),
+            receive=device_rows(receive, device),
+            lower=lower,
+            higher=higher,
             local_sources=local_sources,
             local_targets=local_targets,
             input_splits=input_splits,
             output_splits=output_splits,
-            before_own=exchange.received_before_own,
             full=exchange.num_unwritten == 0,
             adds=not exchange.hits_once,
         )
@@ -112,30 +129,46 @@ def backward_exchange(exchange: RowExchange) -> RowExchange:
     return transpose(exchange)
 
 
-def _runs_on(rows: np.ndarray) -> bool:
-    return bool((np.diff(rows) == 1).all())
-
-
-def _rows(rows: np.ndarray, device: torch.device) -> Rows:
-    starts, stops = runs(rows)
-    if len(starts) * RUN_ROWS <= len(rows) or len(starts) == 1:
-        return Rows(len(rows), tuple(zip(starts.tolist(), stops.tolist(), strict=True)), None)
+def device_rows(rows: RowList, device: torch.device) -> Rows:
+    """A row list as slices where it runs on for long, else as an index on the device."""
+    if isinstance(rows, RowRuns) and (len(rows.starts) == 1 or len(rows.starts) * RUN_ROWS <= len(rows)):
+        return Rows(len(rows), rows.spans, None)
+    if len(rows) < 2:
+        return Rows(len(rows), tuple((row, row + 1) for row in rows_of(rows).tolist()), None)
     return _gathered(rows, device)
 
 
-def _gathered(rows: np.ndarray, device: torch.device) -> Rows:
-    return Rows(len(rows), None, torch.from_numpy(rows.copy()).to(device))
+def _by_source(exchange: RowExchange, device: torch.device) -> tuple[tuple[Rows, ...], tuple[Rows, ...]]:
+    """Slots of what each lower and each higher rank sends; ranks that send nothing are left out."""
+    lower, higher, rest = [], [], exchange.row_list("receive_rows")
+    for source in np.flatnonzero(exchange.output_splits).tolist():
+        part, rest = cut(rest, int(exchange.output_splits[source]))
+        (lower if source < exchange.rank else higher).append(device_rows(part, device))
+    return tuple(lower), tuple(higher)
 
 
-def _paired(sources: np.ndarray, targets: np.ndarray, device: torch.device) -> tuple[Rows, Rows]:
+def _gathered(rows: RowList, device: torch.device) -> Rows:
+    return Rows(len(rows), None, torch.from_numpy(rows_of(rows).copy()).to(device))
+
+
+def _paired(sources: RowList, targets: RowList, device: torch.device) -> tuple[Rows, Rows]:
     """Sources and targets of local copies, cut where either stops running on, so that slices pair up."""
-    cuts = np.flatnonzero((np.diff(sources) != 1) | (np.diff(targets) != 1)) + 1
-    edges = np.concatenate(([0], cuts, [len(sources)]))
-    if (len(edges) - 1) * RUN_ROWS > len(sources):
+    edges = np.union1d(_edges(sources), _edges(targets))
+    if (len(edges) - 1) * RUN_ROWS > len(sources) and len(edges) > 2:
         return _gathered(sources, device), _gathered(targets, device)
-    lengths = np.diff(edges)
-    pair = []
-    for part in (sources, targets):
-        starts = part[edges[:-1]]
-        pair.append(Rows(len(part), tuple(zip(starts.tolist(), (starts + lengths).tolist(), strict=True)), None))
-    return pair[0], pair[1]
+    return _sliced(sources, edges), _sliced(targets, edges)
+
+
+def _edges(rows: RowList) -> np.ndarray:
+    """Places in the list where rows stop running on, both ends included."""
+    starts, stops = runs_of(rows)
+    return np.concatenate(([0], np.cumsum(stops - starts)))
+
+
+def _sliced(rows: RowList, edges: np.ndarray) -> Rows:
+    """The list as spans between ``edges``, which are among the places where its rows stop running on, or more."""
+    starts, _ = runs_of(rows)
+    own = _edges(rows)
+    run = np.searchsorted(own, edges[:-1], side="right") - 1
+    firsts = starts[run] + (edges[:-1] - own[run])
+    return Rows(len(rows), tuple(zip(firsts.tolist(), (firsts + np.diff(edges)).tolist(), strict=True)), None)

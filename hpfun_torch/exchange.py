@@ -14,8 +14,11 @@ import torch.distributed as dist
 from hpfun import RowExchange
 from hpfun.errors import PlanError, Violation, refusal
 from hpfun_torch.agree import Check, settle, signature
+from hpfun_torch.compiled import exchange_in_graph
 from hpfun_torch.convert import DeviceExchange, backward_exchange, device_exchange
 from hpfun_torch.handle import Handle
+
+_CODES = ("HP-EXCHANGE-008", "HP-EXCHANGE-008")
 
 
 def exchange_rows(
@@ -42,9 +45,7 @@ def exchange_rows(
     >>> exchange_rows(torch.tensor([[1.0], [2.0]]), swap).tolist()
     [[2.0], [1.0]]
     """
-    _checked(tensor, exchange, group, dim, check)
-    rows = tensor.movedim(dim, 0)
-    return _Exchange.apply(rows, exchange, group, fill, None).movedim(0, dim)
+    return move_rows(tensor, exchange, group, dim, fill, check, _CODES)
 
 
 def start_exchange(
@@ -61,12 +62,52 @@ def start_exchange(
     ``torch.func`` transforms go through ``exchange_rows`` only. Raises what ``exchange_rows`` raises, and
     HP-STATE-001 at a second wait.
     """
-    _checked(tensor, exchange, group, dim, check)
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        raise refusal("HP-EXCHANGE-008", "tensor", "torch.func transforms do not reach a handle", "use exchange_rows")
+    return start_rows(tensor, exchange, group, dim, fill, check, _CODES, "start_exchange")
+
+
+def move_rows(
+    tensor: torch.Tensor,
+    exchange: RowExchange,
+    group: dist.ProcessGroup | None,
+    dim: int,
+    fill: float,
+    check: Check,
+    codes: tuple[str, str],
+) -> torch.Tensor:
+    """``exchange_rows`` with the codes of a family: for a tensor, and for a ``dim``, that do not fit."""
+    if torch.compiler.is_compiling():
+        return exchange_in_graph(tensor.movedim(dim, 0), exchange, group, fill, check, codes[0]).movedim(0, dim)
+    _checked(tensor, exchange, group, dim, check, codes)
+    return _Exchange.apply(tensor.movedim(dim, 0), exchange, group, fill, None).movedim(0, dim)
+
+
+def start_rows(
+    tensor: torch.Tensor,
+    exchange: RowExchange,
+    group: dist.ProcessGroup | None,
+    dim: int,
+    fill: float,
+    check: Check,
+    codes: tuple[str, str],
+    name: str,
+) -> Handle[torch.Tensor]:
+    """``start_exchange`` with the codes and the handle's name of a family."""
+    if torch.compiler.is_compiling():
+        moved = move_rows(tensor, exchange, group, dim, fill, check, codes)
+        return Handle(lambda: moved, name)
+    _checked(tensor, exchange, group, dim, check, codes)
+    refuse_functorch(tensor, name.replace("start_exchange", "exchange_rows"))
     rows = tensor.movedim(dim, 0)
     finish = _start(rows.detach(), exchange, group, fill)
-    return Handle(lambda: _Exchange.apply(rows, exchange, group, fill, finish).movedim(0, dim), "start_exchange")
+    return Handle(lambda: _Exchange.apply(rows, exchange, group, fill, finish).movedim(0, dim), name)
+
+
+def run_exchange(
+    rows: torch.Tensor, exchange: RowExchange, group: Any, fill: float, check: Check, code: str
+) -> torch.Tensor:
+    """The exchange along the first axis as a compiled graph calls it, checked like every other."""
+    _checked(rows, exchange, group, 0, check, (code, code))
+    return _start(rows, exchange, group, fill)()
 
 
 class _Exchange(torch.autograd.Function):
@@ -138,26 +179,29 @@ def _copy_local(rows: torch.Tensor, target: torch.Tensor, plan: DeviceExchange) 
 
 def _added(rows: torch.Tensor, received: Any, target: torch.Tensor, plan: DeviceExchange) -> torch.Tensor:
     """What arrives, added up slot by slot in rank order, the own rows at their rank's place."""
-    local = plan.local_sources.take(rows)
-    slots = torch.cat((_index(plan.receive, rows.device), _index(plan.local_targets, rows.device)))
-    arrived = rows.new_empty((0, *rows.shape[1:])) if received is None else received
-    lower, higher = arrived[: plan.before_own], arrived[plan.before_own :]
-    order = ((slots[: len(lower)], lower), (slots[len(arrived) :], local), (slots[len(lower) : len(arrived)], higher))
-    for where, values in order:
-        target.index_add_(0, where, values.to(target.dtype))
+    at = 0
+    for part in plan.lower:
+        part.add(target, received[at : at + part.count])
+        at += part.count
+    plan.local_targets.add(target, plan.local_sources.take(rows))
+    for part in plan.higher:
+        part.add(target, received[at : at + part.count])
+        at += part.count
     return target.to(rows.dtype)
 
 
-def _index(rows: Any, device: torch.device) -> torch.Tensor:
-    if rows.spans is None:
-        return rows.index
-    return torch.cat([torch.arange(start, stop, device=device) for start, stop in ((0, 0), *rows.spans)])
+def refuse_functorch(tensor: torch.Tensor, instead: str) -> None:
+    """HP-EXCHANGE-008 where a ``torch.func`` transform would have to reach through a handle."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        raise refusal("HP-EXCHANGE-008", "tensor", "torch.func transforms do not reach a handle", f"use {instead}")
 
 
-def _checked(tensor: torch.Tensor, exchange: RowExchange, group: Any, dim: int, check: Check) -> None:
+def _checked(
+    tensor: torch.Tensor, exchange: RowExchange, group: Any, dim: int, check: Check, codes: tuple[str, str]
+) -> None:
     """Everything that can be wrong is found here, before any collective."""
     settle(
-        lambda: (_check_tensor(tensor, exchange, dim), check_group(exchange, group, check)),
+        lambda: (_check_tensor(tensor, exchange, dim, codes), check_group(exchange, group, check)),
         lambda: {"tensor": signature(tensor, dim), **collective_facts(exchange, tensor)},
         group,
         check,
@@ -170,20 +214,25 @@ def collective_facts(exchange: RowExchange, tensor: torch.Tensor) -> dict[str, s
     return {"required": str(exchange.required), "reduce": str(exchange.reduce), "requires_grad": str(grad)}
 
 
-def _check_tensor(tensor: Any, exchange: RowExchange, dim: object) -> None:
-    if not isinstance(tensor, torch.Tensor):
-        kind = type(tensor).__name__
-        raise refusal("HP-EXCHANGE-008", "tensor", f"needs a tensor, got {kind}", type=kind)
-    if not isinstance(exchange, RowExchange):
-        kind = type(exchange).__name__
-        raise refusal("HP-EXCHANGE-008", "exchange", f"needs a RowExchange, got {kind}", type=kind)
+def check_dim(tensor: torch.Tensor, dim: Any, code: str) -> None:
+    """``code`` unless ``dim`` is an axis of the tensor."""
     if isinstance(dim, bool) or not isinstance(dim, Integral) or not -tensor.ndim <= dim < tensor.ndim:
         message = f"dim {dim!r} of a tensor with {tensor.ndim} axes"
-        raise refusal("HP-EXCHANGE-008", "dim", message, dim=repr(dim)[:40], axes=tensor.ndim)
+        raise refusal(code, "dim", message, dim=repr(dim)[:40], axes=tensor.ndim)
+
+
+def _check_tensor(tensor: Any, exchange: RowExchange, dim: Any, codes: tuple[str, str]) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        kind = type(tensor).__name__
+        raise refusal(codes[0], "tensor", f"needs a tensor, got {kind}", type=kind)
+    if not isinstance(exchange, RowExchange):
+        kind = type(exchange).__name__
+        raise refusal(codes[0], "exchange", f"needs a RowExchange, got {kind}", type=kind)
+    check_dim(tensor, dim, codes[1])
     rows = tensor.shape[dim]
     if rows != exchange.num_source_rows:
         raise refusal(
-            "HP-EXCHANGE-008",
+            codes[0],
             "tensor",
             f"{rows} rows along dim {dim}, the exchange has {exchange.num_source_rows}",
             "pass this rank's shard, or the dim that counts its rows",

@@ -6,7 +6,7 @@ Rule EXECUTOR-7 of ``specs/executors.md``.
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from hpfun.errors import refusal
+from hpfun.errors import PlanError, refusal
 
 T = TypeVar("T")
 
@@ -27,11 +27,11 @@ class Handle(Generic[T]):
         """The result; a second wait is HP-STATE-001."""
         finish, self._finish = self._finish, None
         if finish is None:
-            raise refusal(
-                "HP-STATE-001",
-                self._name,
-                "this handle was waited already",
-                "keep the result of the first wait",
-                handle=self._name,
-            )
+            raise spent(self._name, "waited")
         return finish()
+
+
+def spent(name: str, what: str) -> PlanError:
+    """HP-STATE-001: ``name`` was started or waited already."""
+    advice = "keep the result of the first wait"
+    return refusal("HP-STATE-001", name, f"this handle was {what} already", advice, handle=name)

@@ -14,13 +14,20 @@ from hypothesis import strategies as st
 from hpfun import (
     Outcome,
     PackedDocuments,
+    PackedSequence,
     PlanError,
     RowExchange,
+    RowRuns,
+    SequenceReport,
+    bank_route,
+    csa_tnd_plan,
     digest,
+    document_compression_plan,
     from_json,
     indexer_plan_report,
     indexer_task_plan,
     plan_route,
+    sliding_window_plan,
     to_json,
 )
 from hpfun import strategies as hps
@@ -38,6 +45,13 @@ KINDS = {
     "IndexerTaskPlan": hps.indexer_task_plans(),
     "IndexerRoute": hps.indexer_routes().flatmap(st.sampled_from),
     "IndexerPlanReport": hps.indexer_plan_reports(),
+    "RowRuns": hps.row_runs(),
+    "SequenceBankPlan": hps.sequence_bank_plans(),
+    "SequenceDispatchRoute": hps.sequence_routes().flatmap(st.sampled_from),
+    "SequenceReport": hps.sequence_reports(),
+    "DocumentCompressionPlan": hps.compression_plans().flatmap(st.sampled_from),
+    "PackedSequence": hps.packed_sequences(),
+    "CsaTndPlan": hps.csa_tnd_plans(),
 }
 DOCUMENTS = '{"lengths":[5,3,8],"schema":1,"type":"PackedDocuments"}'
 
@@ -273,6 +287,7 @@ def test_any_member_replaced_gives_a_value_or_a_coded_error(kind, data):
 
 
 PLAN = indexer_task_plan((5, 3, 8), 2, 1, "locality", capacity=16)
+BANKS = sliding_window_plan((0, 5, 8, 16), 4, 4, 6)
 SAMPLES = {
     "PackedDocuments": PLAN.documents,
     "RowExchange": exchange(),
@@ -283,6 +298,13 @@ SAMPLES = {
     "IndexerTaskPlan": PLAN,
     "IndexerRoute": plan_route(PLAN, 0),
     "IndexerPlanReport": indexer_plan_report(PLAN),
+    "RowRuns": RowRuns([4, 0], [7, 2]),
+    "SequenceBankPlan": BANKS,
+    "SequenceDispatchRoute": bank_route(BANKS, 1),
+    "SequenceReport": SequenceReport("window", 100, [4, 4, 4, 4], [0, 4, 0, 4], [0, 1, 0, 1], [1, 0, 1, 0]),
+    "DocumentCompressionPlan": document_compression_plan((0, 5, 8, 16), 2, 4, 4, 3, overlap=True),
+    "PackedSequence": PackedSequence((0, 5, 8, 16), 4, 8, 16),
+    "CsaTndPlan": csa_tnd_plan(plan_route(PLAN, 0).segments, 1),
 }
 IMPOSTORS = [None, True, False, 1.5, -1, 0, 3, 2**70, 1e400, "", "x", [], [1], [[1]], [None], {}, {"a": 1}]
 MEMBERS = [(kind, field.name) for kind, value in SAMPLES.items() for field in attrs.fields(type(value))]
@@ -341,6 +363,11 @@ for mode in ("none", "zigzag", "greedy", "hybrid", "locality"):
     options |= {"zigzag_min_length": 6} if mode == "hybrid" else {}
     plan = indexer_task_plan((5, 3, 8), 2, 1, mode, **options)
     values += [plan, plan_route(plan, 1), indexer_plan_report(plan)]
+cuts = (0, 5, 8, 16)
+for banks in (sliding_window_plan(cuts, 4, 4, 6), document_prefix_plan(cuts, 4, 4, 2)):
+    values += [banks, bank_route(banks, 1), sequence_report(banks, 100)]
+values += [document_compression_plan(cuts, 2, 4, 4, 3, True), PackedSequence(cuts, 4, 8, 16)]
+values += [csa_tnd_plan(indexer_segments(cuts, 4, 8, 2), 2)]
 for value in values:
     print(value.digest, to_json(value))
 """
@@ -356,7 +383,7 @@ def test_text_and_digest_do_not_depend_on_the_hash_seed():
         )
         results.add(done.stdout)
     assert len(results) == 1
-    assert results.pop().count("\n") == 17
+    assert results.pop().count("\n") == 26
 
 
 @pytest.mark.rule("SERIAL-4", "VALUE-3")

@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -69,6 +70,26 @@ def test_routes_are_those_of_all_ranks_and_keep_the_laws(routes):
     exchanges = [route.exchange for route in routes]
     assert [part.rank for part in exchanges] == list(range(len(routes)))
     laws.all_laws(exchanges)
+
+
+@given(strategies.sequence_routes())
+def test_sequence_routes_are_those_of_all_ranks_and_keep_the_laws(routes):
+    exchanges = [route.exchange for route in routes]
+    assert [part.rank for part in exchanges] == list(range(len(routes)))
+    laws.all_laws(exchanges)
+
+
+@given(strategies.compression_plans())
+def test_compression_plans_are_those_of_all_ranks(plans):
+    assert [plan.halo.exchange.rank for plan in plans] == list(range(plans[0].halo.exchange.size))
+    assert {plan.max_blocks for plan in plans} == {max(plan.num_blocks for plan in plans)}
+    hpfun.check_exchanges([plan.halo.exchange for plan in plans])
+
+
+@given(strategies.sequence_requests())
+def test_every_sequence_request_has_banks(request):
+    plan = hpfun.sliding_window_plan(**request, window=3)
+    assert (plan.size, plan.total_rows) == (request["size"], request["boundaries"].total)
 
 
 @given(strategies.row_exchanges())
@@ -160,6 +181,65 @@ def test_task_plans_reach(edge):
         )
     else:
         assert reaches(strategies.indexer_task_plans(), condition)
+
+
+def spans_ranks(plan):
+    """Whether a bank takes rows of more than one rank in front of its own."""
+    return max(hpfun.sequence_report(plan).senders.tolist()) > 1
+
+
+BANK_EDGES = {
+    "a group of one": lambda plan: plan.size == 1,
+    "no row moves": lambda plan: plan.size > 1 and not plan.required,
+    "a window that spans ranks": lambda plan: plan.kind == "window" and spans_ranks(plan),
+    "a prefix that spans ranks": lambda plan: plan.kind == "prefix" and spans_ranks(plan),
+    "a halo that spans ranks": lambda plan: plan.kind == "halo" and spans_ranks(plan),
+    "a rank without keys in a busy group": lambda plan: plan.required and int(plan.own_rows.min()) == 0,
+    "no key at all": lambda plan: plan.total_rows == 0,
+    "banks whose starts fall": lambda plan: bool((plan.bank_starts[1:] < plan.bank_starts[:-1]).any()),
+    "one row a rank": lambda plan: plan.size > 1 and set(plan.own_rows.tolist()) == {1},
+}
+
+
+@pytest.mark.parametrize("edge", BANK_EDGES)
+def test_bank_plans_reach(edge):
+    assert reaches(strategies.sequence_bank_plans(), BANK_EDGES[edge])
+
+
+COMPRESSION_EDGES = {
+    "overlap": lambda plans: plans[0].overlap,
+    "no overlap": lambda plans: not plans[0].overlap,
+    "a rank without blocks in a busy group": lambda plans: (
+        plans[0].halo.exchange.required and any(plan.num_blocks == 0 for plan in plans)
+    ),
+    "no block at all": lambda plans: plans[0].max_blocks == 0,
+    "a block that lacks the one before": lambda plans: any((plan.block_rows == -1).any() for plan in plans),
+    "a halo longer than a shard": lambda plans: any(plan.halo.halo_rows > plan.halo.local_length for plan in plans),
+}
+
+
+@pytest.mark.parametrize("edge", COMPRESSION_EDGES)
+def test_compression_plans_reach(edge):
+    assert reaches(strategies.compression_plans(), COMPRESSION_EDGES[edge])
+
+
+VALUE_EDGES = {
+    "no row": (strategies.row_runs, lambda runs: len(runs) == 0),
+    "rows twice": (strategies.row_runs, lambda runs: len(set(runs.rows.tolist())) < len(runs)),
+    "falling rows": (strategies.row_runs, lambda runs: (np.diff(runs.rows) < 0).any()),
+    "a shard inside a document": (strategies.packed_sequences, lambda shard: len(shard.segments(1)) == 1),
+    "a whole pack": (strategies.packed_sequences, lambda shard: shard.local_length == shard.global_length > 1),
+    "rows that take no part": (strategies.csa_tnd_plans, lambda plan: int(plan.query_starts[0]) > 0),
+    "a residual": (strategies.csa_tnd_plans, lambda plan: int(plan.residuals.max()) > 0),
+    "bytes beyond int64": (strategies.sequence_reports, lambda report: report.moved_bytes > 2**63),
+    "no byte": (strategies.sequence_reports, lambda report: report.moved_rows > 0 == report.bytes_per_row),
+}
+
+
+@pytest.mark.parametrize("edge", VALUE_EDGES)
+def test_sequence_values_reach(edge):
+    strategy, condition = VALUE_EDGES[edge]
+    assert reaches(strategy(), condition)
 
 
 def test_every_public_value_has_a_strategy():

@@ -13,8 +13,10 @@ from hpfun._fields import content_digest, integer_field, kind_field, plan_value,
 from hpfun.errors import refusal
 from hpfun.exchange import RowExchange
 from hpfun.indexer.segments import IndexerSegment
-from hpfun.indexer.tasks import IndexerTaskPlan, check_rank, indexer_task_plan
+from hpfun.indexer.tasks import IndexerTaskPlan, indexer_task_plan
 from hpfun.intervals import expand
+from hpfun.sequence.segments import document_segments
+from hpfun.shards import check_rank
 
 
 @plan_value
@@ -75,7 +77,7 @@ def indexer_route(lengths: object, size: int, rank: int, ratio: int, mode: str, 
 
 def plan_route(plan: IndexerTaskPlan, rank: int) -> IndexerRoute:
     """One rank's route of a plan; HP-INDEX-007 for a rank outside the group."""
-    rank = check_rank(rank, plan.size)
+    rank = check_rank(rank, plan.size, "HP-INDEX-007")
     return IndexerRoute(
         exchange=_exchange(plan, rank),
         query_count=int(plan.row_counts[rank]),
@@ -123,10 +125,6 @@ def _exchange(plan: IndexerTaskPlan, rank: int) -> RowExchange:
 
 def _segments(plan: IndexerTaskPlan, rank: int) -> tuple[IndexerSegment, ...]:
     mine = _mine(plan, rank)
-    documents = plan.task_documents[mine]
-    query_ends = np.cumsum(plan.task_stops[mine] - plan.task_starts[mine])
-    query_starts = query_ends - (plan.task_stops[mine] - plan.task_starts[mine])
-    seen = plan.task_stops[mine] - plan.documents.boundaries[documents]
-    keys = plan.key_offsets[documents]
-    columns = (query_starts, query_ends, keys, keys + seen // plan.ratio, seen % plan.ratio)
-    return tuple(IndexerSegment(*row) for row in zip(*(column.tolist() for column in columns), strict=True))
+    return document_segments(
+        plan.documents, plan.ratio, plan.task_documents[mine], plan.task_starts[mine], plan.task_stops[mine]
+    )

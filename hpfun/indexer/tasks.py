@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpfun._fields import content_digest, integer, integer_field, integers_field, plan_value, readonly
+from hpfun.compression.offsets import key_offsets
 from hpfun.documents import PackedDocuments, check_lengths
 from hpfun.errors import refusal
 from hpfun.indexer.assigned import Assigned, stretch_works
@@ -21,6 +22,7 @@ from hpfun.indexer.options import IndexerMode, IndexerOptions
 from hpfun.indexer.work import check_work_range
 from hpfun.indexer.zigzag import hybrid, zigzag
 from hpfun.intervals import overlap_rows
+from hpfun.shards import check_rank
 
 
 @plan_value
@@ -96,10 +98,10 @@ class IndexerTaskPlan:
         """Worker w has tasks ``[worker_offsets[w], worker_offsets[w + 1])``; int64 ``[size + 1]``."""
         return readonly(np.searchsorted(self.task_workers, np.arange(self.size + 1)))
 
-    @cached_property
+    @property
     def key_offsets(self) -> np.ndarray:
         """First key of each document in the gathered bank, and the number of keys; int64 ``[num_documents + 1]``."""
-        return readonly(np.concatenate(([0], np.cumsum(self.documents.lengths // self.ratio))))
+        return key_offsets(self.documents, self.ratio)
 
     @cached_property
     def loads(self) -> np.ndarray:
@@ -135,7 +137,7 @@ class IndexerTaskPlan:
         >>> [(task.document, task.start, task.stop, task.work) for task in plan.worker_tasks(0)]
         [(0, 0, 5, 15), (1, 5, 8, 6)]
         """
-        rank = check_rank(rank, self.size)
+        rank = check_rank(rank, self.size, "HP-INDEX-007")
         mine = slice(self.worker_offsets[rank], self.worker_offsets[rank + 1])
         parts = (self.task_documents, self.task_starts, self.task_stops, self.task_works)
         return tuple(IndexerTask(*task) for task in zip(*(part[mine].tolist() for part in parts), strict=True))
@@ -150,21 +152,6 @@ def check_group(documents: PackedDocuments, size: int, ratio: int) -> int:
     local = documents.shard_rows(size, "HP-INDEX-002")
     integer(ratio, "ratio", "HP-INDEX-002", least=1)
     return local
-
-
-def check_rank(rank: object, size: int) -> int:
-    """``rank`` as an int inside ``0..size - 1``, or HP-INDEX-007."""
-    rank = integer(rank, "rank", "HP-INDEX-007")
-    if not 0 <= rank < size:
-        raise refusal(
-            "HP-INDEX-007",
-            "rank",
-            f"rank {rank} is outside a group of {size}",
-            f"use 0..{size - 1}",
-            rank=rank,
-            size=size,
-        )
-    return rank
 
 
 def read_documents(lengths: object) -> PackedDocuments:

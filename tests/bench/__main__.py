@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from tests.bench import devices, plans
+from tests.bench import devices, plans, sequence
 
 PARTS = {
     "locality": plans.locality,
@@ -16,6 +16,7 @@ PARTS = {
     "routes": plans.routes,
     "exchange": devices.exchange,
     "operator": devices.operator,
+    "sequence": sequence.figures,
 }
 
 

@@ -5,12 +5,18 @@ from tests.mutants.mutant import Mutant
 FIELDS = "hpfun/_fields.py"
 INTERVALS = "hpfun/intervals.py"
 EXCHANGE = "hpfun/exchange.py"
+ROWS = "hpfun/rows.py"
 SIMULATE = "hpfun/simulate.py"
 SERIAL = "hpfun/serial.py"
 ERRORS = "hpfun/errors.py"
 
 MUTANTS = [
-    Mutant("VALUE-1", FIELDS, "if isinstance(value, (bool, np.bool_)) or not", "if not"),
+    Mutant(
+        "VALUE-1",
+        FIELDS,
+        "(isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)))",
+        "not isinstance(value, (int, np.integer))",
+    ),
     Mutant("VALUE-1", FIELDS, "    number = int(value)\n", "    number = value\n"),
     Mutant(
         "VALUE-1", FIELDS, "if kind is int or issubclass(kind, np.integer)", "if issubclass(kind, (int, np.integer))"
@@ -32,28 +38,28 @@ MUTANTS = [
     Mutant("INTERVAL-2", INTERVALS, "rows[1:] != rows[:-1] + 1", "rows[1:] < rows[:-1] + 1"),
     Mutant("INTERVAL-2", INTERVALS, "rows[lasts] + 1", "rows[lasts]"),
     Mutant("INTERVAL-3", INTERVALS, "- np.maximum(starts, low), 0)", "- np.maximum(starts, low), 1)"),
-    Mutant("EXCHANGE-1", EXCHANGE, "int(rows.max()) >= extent", "int(rows.max()) > extent"),
-    Mutant("EXCHANGE-1", EXCHANGE, "or (splits < 0).any() or", "or"),
-    Mutant("EXCHANGE-1", EXCHANGE, "        return sum(splits.tolist())\n", "        pass\n"),
-    Mutant("EXCHANGE-1", EXCHANGE, "if len(x.local_sources) != len(x.local_targets):", "if False:"),
+    Mutant("EXCHANGE-1", EXCHANGE, "if least < 0 or most >= extent:", "if least < 0 or most > extent:"),
+    Mutant("EXCHANGE-1", EXCHANGE, "!= x.size or least < 0 or (", "!= x.size or ("),
+    Mutant("EXCHANGE-1", EXCHANGE, " and int(splits.max()) <= INT64_MAX // len(splits):", ":"),
+    Mutant("EXCHANGE-1", EXCHANGE, "    if sources != targets:\n", "    if False:\n"),
     Mutant(
         "EXCHANGE-2",
         SIMULATE,
         "place(target, slots, shards[source][rows])",
         "place(target, slots, shards[source][rows[::-1]])",
     ),
-    Mutant("EXCHANGE-3", EXCHANGE, "if len(times) and times.max() > 1:", "if len(times) and times.max() > 2:"),
+    Mutant("EXCHANGE-3", EXCHANGE, "        if times > 1:\n", "        if times > 2:\n"),
     Mutant(
         "EXCHANGE-3",
         EXCHANGE,
-        "(x.sources, x.num_source_rows) if x.reduce else (x.targets, x.num_target_rows)",
-        "(x.sources, x.num_source_rows)",
+        "(_SOURCES, x.num_source_rows) if x.reduce else (_TARGETS, x.num_target_rows)",
+        "(_SOURCES, x.num_source_rows)",
     ),
     Mutant(
         "EXCHANGE-4",
         EXCHANGE,
-        "(x.sources, x.num_source_rows) if x.reduce else (x.targets, x.num_target_rows)",
-        "(x.targets, x.num_target_rows)",
+        "(_SOURCES, x.num_source_rows) if x.reduce else (_TARGETS, x.num_target_rows)",
+        "(_TARGETS, x.num_target_rows)",
     ),
     Mutant(
         "EXCHANGE-4",
@@ -69,25 +75,25 @@ MUTANTS = [
         "        input_splits=exchange.input_splits,\n",
     ),
     Mutant("EXCHANGE-6", EXCHANGE, "if exchanges[0].required != bool(sent.any()):", "if False:"),
-    Mutant("EXCHANGE-6", EXCHANGE, "(len(x.send_rows) or len(x.receive_rows))", "len(x.send_rows)"),
+    Mutant("EXCHANGE-6", EXCHANGE, "and (sent or received):", "and sent:"),
     Mutant("EXCHANGE-6", EXCHANGE, "if getattr(exchange, name) != getattr(exchanges[0], name):", "if False:"),
     Mutant(
         "EXCHANGE-7",
         EXCHANGE,
-        "len(rows) == extent == len(_hits(rows, extent)[0])",
-        "extent == len(_hits(rows, extent)[0])",
+        "self._listed(*names) == extent == self._distinct(*names)",
+        "extent == self._distinct(*names)",
     ),
     Mutant(
         "EXCHANGE-7",
         EXCHANGE,
-        "len(rows) == extent == len(_hits(rows, extent)[0])",
-        "len(rows) == len(_hits(rows, extent)[0])",
+        "self._listed(*names) == extent == self._distinct(*names)",
+        "self._listed(*names) == self._distinct(*names)",
     ),
     Mutant(
         "EXCHANGE-8",
         EXCHANGE,
-        "self.num_target_rows - len(_hits(self.targets, self.num_target_rows)[0])",
-        "self.num_target_rows - len(self.targets)",
+        "self._distinct(*_TARGETS) if self.reduce else self._listed(*_TARGETS)",
+        "self._listed(*_TARGETS)",
     ),
     Mutant("EXCHANGE-8", SIMULATE, "0 if own.reduce else fill", "0"),
     Mutant("EXCHANGE-8", SIMULATE, "0 if own.reduce else fill", "fill"),
@@ -130,6 +136,21 @@ MUTANTS = [
         "(x.rank < len(splits) and splits[x.rank] != 0)",
         "(x.size > 1 and splits[x.rank] != 0)",
     ),
+    Mutant("EXCHANGE-13", EXCHANGE, "bool(reduce),", "False,"),
+    Mutant("EXCHANGE-13", EXCHANGE, "or len(part) <= _FEW_ROWS for", "or len(part) < _FEW_ROWS for"),
+    Mutant("ROWS-1", ROWS, "if start >= stop or start == ends[i]), None)", "if start >= stop), None)"),
+    Mutant("ROWS-1", ROWS, "    wrong[1:] |= runs.starts[1:] == runs.stops[:-1]\n", ""),
+    Mutant("ROWS-1", ROWS, "        if self.count > INT64_MAX:\n", "        if False:\n"),
+    Mutant("ROWS-2", ROWS, "return 0 < 2 * num_runs <= num_rows", "return 0 < num_runs <= num_rows"),
+    Mutant(
+        "ROWS-2", ROWS, "return values if _smaller(len(values.starts), len(values)) else values.rows", "return values"
+    ),
+    Mutant("ROWS-2", ROWS, "if len(rows) < 2 or int(rows.max()) == INT64_MAX:", "if len(rows) < 2:"),
+    Mutant("ROWS-3", ROWS, "part.stops - (ends - at)", "part.stops - (ends - at - 1)"),
+    Mutant("ROWS-3", ROWS, "        if lasts and start == lasts[-1]:\n", "        if False:\n"),
+    Mutant("ROWS-4", ROWS, "listed += (at - before) * (depth > 0)", "listed += (at - before) * depth"),
+    Mutant("ROWS-4", ROWS, "if depth > most:", "if depth >= most:"),
+    Mutant("ROWS-4", ROWS, "return len(found), int(times[most])", "return len(rows), int(times[most])"),
     Mutant("SERIAL-1", SERIAL, 'sort_keys=True, separators=(",", ":")', "sort_keys=True"),
     Mutant("SERIAL-1", SERIAL, "sort_keys=True, separators", "separators"),
     Mutant(

@@ -17,8 +17,8 @@ MUTANTS = [
     Mutant(
         "EXECUTOR-1",
         "hpfun/exchange.py",
-        "return np.concatenate((rows[:at], own, rows[at:]))",
-        "return np.concatenate((own, rows))",
+        'return chained(before, self.row_list("local_targets"), behind)',
+        'return chained(self.row_list("local_targets"), before, behind)',
     ),
     Mutant("EXECUTOR-1", CONVERT, "adds=not exchange.hits_once", "adds=False"),
     Mutant(
@@ -41,8 +41,8 @@ MUTANTS = [
     Mutant(
         "EXECUTOR-6",
         EXCHANGE,
-        "arrived[: plan.before_own], arrived[plan.before_own :]",
-        "arrived[:0], arrived[0:]",
+        "    plan.local_targets.add(target, plan.local_sources.take(rows))\n    for part in plan.higher:\n",
+        "    for part in plan.higher:\n        plan.local_targets.add(target, plan.local_sources.take(rows))\n",
     ),
     Mutant("EXECUTOR-7", HANDLE, "finish, self._finish = self._finish, None", "finish = self._finish"),
     Mutant(

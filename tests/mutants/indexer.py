@@ -17,6 +17,8 @@ BOUNDS = "hpfun/indexer/bounds.py"
 REPORT = "hpfun/indexer/report.py"
 EXPLAIN = "hpfun/explain.py"
 
+STAY = "hpfun/sequence/segments.py"
+
 MUTANTS = (
     Mutant("DOC-1", DOCUMENTS, "if lengths[at] <= 0:", "if lengths[at] < 0:"),
     Mutant("DOC-1", DOCUMENTS, "and sum(lengths.tolist()) > INT64_MAX", "and sum(lengths.tolist()) > 2 * INT64_MAX"),
@@ -115,7 +117,7 @@ MUTANTS = (
     Mutant("PLAN-4", TASKS, "low, low + self.local_rows)", "low, low + self.local_rows - 1)"),
     Mutant("PLAN-4", TASKS, "* self.size / total if total else 1.0", "* self.size / total if total else 0.0"),
     Mutant("PLAN-5", GREEDY, "range(len(loads))", "sorted(range(len(loads)), key=lambda rank: hash(str(rank)))"),
-    Mutant("PLAN-6", TASKS, "if not 0 <= rank < size:", "if not 0 <= rank <= size:"),
+    Mutant("PLAN-6", "hpfun/shards.py", "if not 0 <= rank < size:", "if not 0 <= rank <= size:"),
     Mutant("PLAN-6", "hpfun/documents.py", "        if self.total % size:\n", "        if self.total < size:\n"),
     Mutant("PLAN-7", TASKS, "cuts[1:], cuts[:-1] // local)", "cuts[1:], (cuts[1:] // local).clip(max=size - 1))"),
     Mutant("ROUTE-1", ROUTE, "touching = np.sort(touching[plan", "touching = (touching[plan"),
@@ -138,14 +140,19 @@ MUTANTS = (
     Mutant("ROUTE-4", ROUTE, "required=plan.moved_rows > 0", "required=True"),
     Mutant("ROUTE-5", ROUTE, "-(-self.max_query_count //", "-(-self.query_count //"),
     Mutant("ROUTE-5", ROUTE, "return max(1, -(-self.max_query_count", "return max(0, (self.max_query_count"),
-    Mutant("SEGMENT-1", ROUTE, "columns = (query_starts, query_ends,", "columns = (query_starts * 0, query_ends,"),
+    Mutant("SEGMENT-1", STAY, "columns = (ends - (stops - starts), ends,", "columns = (ends * 0, ends,"),
     Mutant(
         "SEGMENT-2",
-        ROUTE,
-        "keys = plan.key_offsets[documents]",
-        "keys = plan.documents.boundaries[documents] // plan.ratio",
+        STAY,
+        "keys = key_offsets(documents, ratio)[inside]",
+        "keys = documents.boundaries[inside] // ratio",
     ),
-    Mutant("SEGMENT-2", ROUTE, "seen % plan.ratio)", "seen * 0)"),
+    Mutant(
+        "SEGMENT-2",
+        STAY,
+        "keys + seen // ratio, seen % ratio)\n    return",
+        "keys + seen // ratio, seen * 0)\n    return",
+    ),
     Mutant("SEGMENT-3", SEGMENTS, "(self.query_stop - 1 - rows)", "(self.query_stop - rows)"),
     Mutant("SEGMENT-3", SEGMENTS, "+ self.residual -", "-"),
     Mutant("BOUND-1", BOUNDS, "-(-int(pieces.loads.sum()) // len", "(int(pieces.loads.sum()) // len"),
@@ -157,7 +164,12 @@ MUTANTS = (
     Mutant("REPORT-2", REPORT, "bytes_back=plan.moved_rows * back", "bytes_back=plan.moved_rows * out"),
     Mutant("REPORT-3", REPORT, "plan.home_rows < lengths", "plan.home_rows == 0"),
     Mutant("REPORT-3", REPORT, "(plan.task_stops - 1) // local", "plan.task_starts // local"),
-    Mutant("REPORT-4", EXPLAIN, "in range(min(value.size, ROWS_SHOWN))", "in range(min(value.size, ROWS_SHOWN) - 1)"),
+    Mutant(
+        "REPORT-4",
+        EXPLAIN,
+        "for worker in range(min(value.size, ROWS_SHOWN))",
+        "for worker in range(min(value.size, ROWS_SHOWN) - 1)",
+    ),
     Mutant("REPORT-4", EXPLAIN, "if value.size > ROWS_SHOWN:", "if value.size > 2 * ROWS_SHOWN:"),
     Mutant("REPORT-5", EXPLAIN, "if ours[name] != theirs[name]:", "if ours[name] != theirs[name] and not found:"),
     Mutant("REPORT-5", EXPLAIN, 'f"{name}.{part}" for part in inner', "part for part in inner"),
