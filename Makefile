@@ -21,6 +21,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(RUN) -m hpfun_torch.demo indexer
+	$(RUN) -m hpfun_torch.demo routes
 
 test: $(READY)
 	$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup

@@ -1,10 +1,11 @@
-"""The demo's selection: real projections and keys gathered over processes, against one process."""
+"""The demo: selection, banks and gradients over processes, against one process."""
 
+import attrs
 import pytest
 import torch
 
 from hpfun import PackedDocuments
-from hpfun_torch import demo
+from hpfun_torch import demo, demo_routes
 from tests.refusals import refused
 
 PACK = PackedDocuments((900, 40, 1, 59, 1000))
@@ -32,6 +33,25 @@ def test_the_demo_refuses_one_wrong_id(monkeypatch):
     with refused("HP-RANKS-002") as caught:
         demo.compare_selection(PACK, 4, seed=3)
     assert caught.error.where == "rank 1"
+    assert caught.error.facts["rows"] == 1
+
+
+@pytest.mark.rule("DISPATCH-6")
+@pytest.mark.parametrize("part", ["window", "keys", "grad"])
+def test_the_demo_of_routes_refuses_one_wrong_row(monkeypatch, part):
+    right = demo_routes.banks_alone
+
+    def wrong(documents: PackedDocuments, seed: int) -> list[demo_routes.Banks]:
+        banks = right(documents, seed)
+        values = getattr(banks[2], part).copy()
+        values[7, 5] += 1e-9
+        return [*banks[:2], attrs.evolve(banks[2], **{part: values}), *banks[3:]]
+
+    demo_routes.check_banks(PACK, seed=3)
+    monkeypatch.setattr(demo_routes, "banks_alone", wrong)
+    with refused("HP-RANKS-002") as caught:
+        demo_routes.check_banks(PACK, seed=3)
+    assert caught.error.where == "rank 2"
     assert caught.error.facts["rows"] == 1
 
 
