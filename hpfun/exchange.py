@@ -2,7 +2,7 @@
 
 One rank's part of a movement of rows from source shards to target slots. Every family that moves rows
 ends here, so there is one validator, one transpose, one simulator and one executor. Rules EXCHANGE-1 to
-EXCHANGE-12 of ``specs/exchange.md``.
+EXCHANGE-13 of ``specs/exchange.md``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,8 @@ import numpy as np
 
 from hpfun._fields import INT64_MAX, content_digest, integer, integer_field, integers_field, plan_value, readonly
 from hpfun.errors import PlanError, Violation, refusal
-from hpfun.rows import AS_ROW_LIST, RowList, RowRuns, chained, coverage, cut, expands, extremes, joined, spans_of
+from hpfun.packing import ROW_LISTS, packed_fields, unpacked_fields
+from hpfun.rows import AS_ROW_LIST, RowList, chained, coverage, cut, expands, extremes
 
 
 @plan_value
@@ -54,7 +55,7 @@ class RowExchange:
         violations = _violations(self)
         if violations:
             raise PlanError(*violations)
-        vars(self)["packed"] = _packed(self)
+        vars(self)["packed"] = packed_fields(vars(self))
 
     def row_list(self, name: str) -> RowList:
         """The row list of that name as it is kept: an array, or ``RowRuns`` where rows run on."""
@@ -112,10 +113,8 @@ class RowExchange:
         return coverage([self.row_list(name) for name in names], extent)[0]
 
 
-_LISTS = ("send_rows", "receive_rows", "local_sources", "local_targets")
-_FEW_ROWS = 64  # single rows that may stand as intervals of one
 _SOURCES, _TARGETS = ("send_rows", "local_sources"), ("receive_rows", "local_targets")
-expands(RowExchange, *_LISTS)
+expands(RowExchange, *ROW_LISTS)
 
 
 def _least_and_total(splits: np.ndarray) -> tuple[int, int]:
@@ -187,23 +186,6 @@ def _row_violations(x: RowExchange) -> Iterator[Violation]:
         yield Violation("HP-EXCHANGE-006", "required", "is false, but rows are sent or received", facts)
 
 
-def _packed(x: RowExchange) -> np.ndarray | None:
-    """The exchange as one int64 array, or None where a list is scattered: what passes through compiled graphs.
-
-    A traced program takes this array as an input, as it takes tensors, so a new layout is new data and no new
-    program. It is writable, because tracers refuse arrays over foreign memory; nothing but ``unpack_exchange``
-    reads it, and that checks what it finds.
-    """
-    kept = vars(x)
-    lists = [kept[name] for name in _LISTS]
-    if not all(isinstance(part, RowRuns) or len(part) <= _FEW_ROWS for part in lists):
-        return None
-    ends = [end for part in lists for end in spans_of(part)]
-    flags = [int(x.required), int(x.reduce)]
-    head = [x.size, x.rank, x.num_source_rows, x.num_target_rows, *flags, *map(len, ends[::2])]
-    return np.concatenate((head, x.input_splits, x.output_splits, *ends))
-
-
 def unpack_exchange(packed: np.ndarray) -> RowExchange:
     """The exchange that ``packed`` holds; it is constructed and so validated anew.
 
@@ -211,22 +193,7 @@ def unpack_exchange(packed: np.ndarray) -> RowExchange:
     >>> unpack_exchange(there.packed) == there
     True
     """
-    size, rank, num_source_rows, num_target_rows, required, reduce, *counts = packed[:10].tolist()
-    lengths = [size, size, *(count for count in counts for _ in range(2))]
-    *parts, _ = np.split(packed[10:], np.cumsum(lengths))
-    runs = [joined(starts.tolist(), stops.tolist()) for starts, stops in zip(parts[2::2], parts[3::2], strict=True)]
-    lists = dict(zip(_LISTS, runs, strict=True))
-    return RowExchange(
-        size=size,
-        rank=rank,
-        num_source_rows=num_source_rows,
-        num_target_rows=num_target_rows,
-        input_splits=parts[0],
-        output_splits=parts[1],
-        required=bool(required),
-        reduce=bool(reduce),
-        **lists,
-    )
+    return RowExchange(**unpacked_fields(packed))
 
 
 def transpose(exchange: RowExchange) -> RowExchange:

@@ -14,6 +14,7 @@ import hpfun.sequence
 from hpfun import (
     PackedDocuments,
     RowExchange,
+    RowRuns,
     SequenceBankPlan,
     SequenceDispatchRoute,
     bank_route,
@@ -28,7 +29,7 @@ from hpfun import (
     sliding_window_route,
     to_json,
 )
-from hpfun.strategies import group_sizes, packed_documents
+from hpfun.strategies import group_sizes, packed_documents, sequence_routes
 from tests import laws
 from tests.oracles import sequence as loops
 from tests.refusals import refused
@@ -372,6 +373,20 @@ def test_the_greatest_window_and_ratio_are_numbers_like_others():
     whole = [(0, 4), (0, 8), (8, 12), (8, 16)]
     assert edges(sliding_window_plan(PACK, 4, 4, BIG)) == whole
     assert document_prefix_plan(PACK, 4, 4, BIG).bank_rows.tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.rule("SEQ-6")
+@given(sequence_routes())
+def test_a_route_s_exchange_is_the_value_that_its_own_fields_construct(routes):
+    for exchange in (route.exchange for route in routes):
+        kept = {field.name: vars(exchange)[field.name] for field in attrs.fields(RowExchange)}
+        again = RowExchange(**kept)
+        assert again == exchange
+        assert {name: type(part) for name, part in vars(exchange).items() if name in kept} == {
+            name: type(vars(again)[name]) for name in kept
+        }
+        assert np.array_equal(again.packed, exchange.packed)
+        assert all(not vars(part)["starts"].flags.writeable for part in kept.values() if isinstance(part, RowRuns))
 
 
 @pytest.mark.rule("SEQ-5", "SEQ-8")

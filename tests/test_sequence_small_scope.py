@@ -2,10 +2,7 @@
 
 A route follows from the plan of all banks alone (SEQ-8), so every plan is compared, and the routes once for each
 plan that differs; up to 6 tokens all laws are asked, and up to 5 the public calls of single routes are compared.
-Keys and blocks of 9 tokens on 9 ranks are left out for time; 8 on 8 are in.
 """
-
-from itertools import pairwise
 
 import pytest
 
@@ -29,7 +26,6 @@ from tests.oracles import sequence as loops
 from tests.oracles.indexer import compositions, divisors
 
 GROUPS = [(total, size) for total in range(1, 10) for size in divisors(total)]
-SLOW_GROUPS = [group for group in GROUPS if group != (9, 9)]  # nine ranks a pack: by far the slowest
 LAWFUL = 6  # tokens up to which all laws are asked
 
 
@@ -40,10 +36,8 @@ def packs(total):
 
 
 def ratios(boundaries):
-    """Every ratio up to one more than the tokens; from 8 tokens on, two stand for all that make no key."""
-    total = boundaries[-1]
-    longest = max(stop - start for start, stop in pairwise(boundaries))
-    return [ratio for ratio in range(1, total + 2) if total < 8 or ratio <= longest + 1 or ratio > total]
+    """Every ratio up to one more than the tokens."""
+    return range(1, boundaries[-1] + 2)
 
 
 def check_plan(plan, kind, owners, starts, stops):
@@ -110,7 +104,7 @@ def test_window_banks_are_what_the_loops_say_on_every_small_pack(total, size):
 
 
 @pytest.mark.rule("SEQ-3", "SEQ-4", "SEQ-5", "SEQ-6", "SEQ-8", "COMPRESS-1", "COMPRESS-2")
-@pytest.mark.parametrize(("total", "size"), SLOW_GROUPS)
+@pytest.mark.parametrize(("total", "size"), GROUPS)
 def test_document_prefixes_are_what_the_loops_say_on_every_small_pack(total, size):
     local, seen = total // size, set()
     for documents, boundaries in packs(total):
@@ -147,7 +141,7 @@ def test_compression_halos_are_what_the_loops_say_on_every_small_pack(total, siz
 
 @pytest.mark.rule("COMPRESS-3", "COMPRESS-4", "COMPRESS-5", "COMPRESS-7", "COMPRESS-8", "COMPRESS-9")
 @pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize(("total", "size"), SLOW_GROUPS)
+@pytest.mark.parametrize(("total", "size"), GROUPS)
 def test_compression_plans_are_what_the_loops_say_on_every_small_pack(total, size, overlap):
     local = total // size
     for documents, boundaries in packs(total):

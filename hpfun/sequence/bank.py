@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from hpfun._fields import content_digest, integer_field, integers_field, kind_field, plan_value, readonly
+from hpfun._fields import content_digest, integer_field, integers_field, kind_field, known_valid, plan_value, readonly
 from hpfun.errors import refusal
 from hpfun.exchange import RowExchange
 from hpfun.intervals import overlap_rows
-from hpfun.rows import RowRuns
+from hpfun.packing import packed_fields
+from hpfun.rows import RowList, RowRuns, row_list
 from hpfun.shards import check_rank
 
 KINDS = ("window", "prefix", "halo")
@@ -142,30 +143,31 @@ def bank_route(plan: SequenceBankPlan, rank: int) -> SequenceDispatchRoute:
     low, high, start = int(owners[rank]), int(owners[rank + 1]), int(starts[rank])
     own, halo = high - low, low - start
     input_splits = overlap_rows(starts, owners[:-1], low, high)
-    sent = input_splits[input_splits > 0]
-    exchange = RowExchange(
-        size=plan.size,
-        rank=rank,
-        num_source_rows=own,
-        num_target_rows=halo + own,
-        send_rows=_tails(own, sent),
-        input_splits=readonly(input_splits),
-        output_splits=readonly(overlap_rows(owners[:-1], owners[1:], start, low)),
-        receive_rows=_stretch(0, halo),
-        local_sources=_stretch(0, own),
-        local_targets=_stretch(halo, halo + own),
-        required=plan.required,
-    )
+    fields = {
+        "size": plan.size,
+        "rank": rank,
+        "num_source_rows": own,
+        "num_target_rows": halo + own,
+        "send_rows": _tails(own, input_splits[input_splits > 0]),
+        "input_splits": readonly(input_splits),
+        "output_splits": readonly(overlap_rows(owners[:-1], owners[1:], start, low)),
+        "receive_rows": _stretch(0, halo),
+        "local_sources": _stretch(0, own),
+        "local_targets": _stretch(halo, halo + own),
+        "required": plan.required,
+        "reduce": False,
+    }
+    exchange = known_valid(RowExchange, **fields, packed=packed_fields(fields))
     return SequenceDispatchRoute(own, start, high, exchange)
 
 
-def _tails(own: int, counts: np.ndarray) -> RowRuns | np.ndarray:
+def _tails(own: int, counts: np.ndarray) -> RowList:
     """The last rows of a shard, so many for each receiver: whoever needs rows of it needs them up to its end."""
     if len(counts) < 2:
         return _stretch(own - int(counts[0]), own) if len(counts) else _NO_ROWS
-    return RowRuns(readonly(own - counts), readonly(np.broadcast_to(own, counts.shape)))
+    return row_list(RowRuns(readonly(own - counts), readonly(np.broadcast_to(own, counts.shape))), "send_rows")
 
 
 @lru_cache(maxsize=4096)
-def _stretch(start: int, stop: int) -> RowRuns | np.ndarray:
-    return RowRuns([start], [stop]) if start < stop else _NO_ROWS
+def _stretch(start: int, stop: int) -> RowList:
+    return row_list(RowRuns([start], [stop]), "rows") if start < stop else _NO_ROWS

@@ -6,6 +6,7 @@ FIELDS = "hpfun/_fields.py"
 INTERVALS = "hpfun/intervals.py"
 EXCHANGE = "hpfun/exchange.py"
 ROWS = "hpfun/rows.py"
+PACKING = "hpfun/packing.py"
 SIMULATE = "hpfun/simulate.py"
 SERIAL = "hpfun/serial.py"
 ERRORS = "hpfun/errors.py"
@@ -136,8 +137,8 @@ MUTANTS = [
         "(x.rank < len(splits) and splits[x.rank] != 0)",
         "(x.size > 1 and splits[x.rank] != 0)",
     ),
-    Mutant("EXCHANGE-13", EXCHANGE, "bool(reduce),", "False,"),
-    Mutant("EXCHANGE-13", EXCHANGE, "or len(part) <= _FEW_ROWS for", "or len(part) < _FEW_ROWS for"),
+    Mutant("EXCHANGE-13", PACKING, 'for name in ("required", "reduce")}', 'for name in ("required",)}'),
+    Mutant("EXCHANGE-13", PACKING, "or len(part) <= _FEW_ROWS for", "or len(part) < _FEW_ROWS for"),
     Mutant("ROWS-1", ROWS, "if start >= stop or start == ends[i]), None)", "if start >= stop), None)"),
     Mutant("ROWS-1", ROWS, "    wrong[1:] |= runs.starts[1:] == runs.stops[:-1]\n", ""),
     Mutant("ROWS-1", ROWS, "        if self.count > INT64_MAX:\n", "        if False:\n"),

@@ -38,9 +38,9 @@ MUTANTS = [
         "overlap_rows(owners[:-1], owners[1:], start, low)",
         "overlap_rows(owners[:-1], owners[1:], start, low)[::-1].copy()",
     ),
-    Mutant("SEQ-4", BANK, "local_targets=_stretch(halo, halo + own)", "local_targets=_stretch(0, own)"),
+    Mutant("SEQ-4", BANK, '"local_targets": _stretch(halo, halo + own)', '"local_targets": _stretch(0, own)'),
     Mutant("SEQ-4", BANK, "readonly(own - counts)", "readonly(own - counts[::-1])"),
-    Mutant("SEQ-5", BANK, "required=plan.required", "required=halo > 0 or bool(input_splits.any())"),
+    Mutant("SEQ-5", BANK, '"required": plan.required', '"required": halo > 0 or bool(input_splits.any())'),
     Mutant("SEQ-5", BANK, "return bool(self.halo_rows.any())", "return self.size > 1"),
     Mutant(
         "SEQ-6", BANK, "overlap_rows(starts, owners[:-1], low, high)", "overlap_rows(starts, owners[1:], low, high)"
@@ -179,7 +179,7 @@ MUTANTS = [
         "_Exchange.apply(tensor.movedim(dim, 0), exchange, group, fill, None).movedim(0, dim)",
         "_Exchange.apply(tensor.movedim(dim, 0), exchange, group, fill, None)",
     ),
-    Mutant("DISPATCH-1", BANK, "local_targets=_stretch(halo, halo + own)", "local_targets=_stretch(0, own)"),
+    Mutant("DISPATCH-1", BANK, '"local_targets": _stretch(halo, halo + own)', '"local_targets": _stretch(0, own)'),
     Mutant(
         "DISPATCH-2",
         CONVERT,
