@@ -49,13 +49,17 @@ class RowExchange:
     reduce: bool = False
 
     digest = content_digest
-    packed: ClassVar[np.ndarray | None] = None
+    _packed: ClassVar[np.ndarray | None] = None
 
     def __attrs_post_init__(self):
         violations = _violations(self)
         if violations:
             raise PlanError(*violations)
-        vars(self)["packed"] = packed_fields(vars(self))
+        vars(self)["_packed"] = packed_fields(vars(self))
+
+    def __repr__(self) -> str:
+        parts = (f"{a.name}={vars(self)[a.name]!r}" for a in attrs.fields(RowExchange))
+        return f"RowExchange({', '.join(parts)})"  # lists as they are kept: they may be long
 
     def row_list(self, name: str) -> RowList:
         """The row list of that name as it is kept: an array, or ``RowRuns`` where rows run on."""
@@ -190,7 +194,7 @@ def unpack_exchange(packed: np.ndarray) -> RowExchange:
     """The exchange that ``packed`` holds; it is constructed and so validated anew.
 
     >>> there = RowExchange(1, 0, 3, 2, [], [0], [0], [], [2, 0], [0, 1], required=False)
-    >>> unpack_exchange(there.packed) == there
+    >>> unpack_exchange(there._packed) == there
     True
     """
     return RowExchange(**unpacked_fields(packed))

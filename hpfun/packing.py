@@ -13,7 +13,7 @@ from hpfun.rows import RowRuns, joined, spans_of
 
 ROW_LISTS = ("send_rows", "receive_rows", "local_sources", "local_targets")
 _NUMBERS = ("size", "rank", "num_source_rows", "num_target_rows", "required", "reduce")
-_FEW_ROWS = 64  # single rows that may stand as intervals of one
+_FEW_ROWS = 64  # single rows that may stand as intervals of one, besides two for every rank
 
 
 def packed_fields(fields: Mapping[str, Any]) -> np.ndarray | None:
@@ -24,7 +24,8 @@ def packed_fields(fields: Mapping[str, Any]) -> np.ndarray | None:
     and that checks what it finds.
     """
     lists = [fields[name] for name in ROW_LISTS]
-    if not all(isinstance(part, RowRuns) or len(part) <= _FEW_ROWS for part in lists):
+    few = _FEW_ROWS + 2 * fields["size"]
+    if not all(isinstance(part, RowRuns) or len(part) <= few for part in lists):
         return None
     ends = [end for part in lists for end in spans_of(part)]
     head = [*(int(fields[name]) for name in _NUMBERS), *map(len, ends[::2])]

@@ -54,6 +54,8 @@ class RowRuns:
     @cached_property
     def count(self) -> int:
         """Number of rows."""
+        if len(self.starts) > _FEW and int(np.abs(self.stops - self.starts).max()) <= INT64_MAX // len(self.starts):
+            return int((self.stops - self.starts).sum())
         return sum(self.stops.tolist()) - sum(self.starts.tolist())
 
     @cached_property
@@ -109,7 +111,7 @@ def cut(part: RowList, at: int) -> tuple[RowList, RowList]:
     [[0, 1], [2, 3, 8, 9, 10]]
     """
     if not isinstance(part, RowRuns):
-        return readonly(part[:at]), readonly(part[at:])
+        return part[:at], part[at:]
     ends = np.cumsum(part.stops - part.starts)
     firsts = ends - (part.stops - part.starts)
     head = joined(part.starts.tolist(), np.clip(part.stops - (ends - at), part.starts, part.stops).tolist())
@@ -126,10 +128,11 @@ def row_list(values: object, where: str) -> RowList:
     if isinstance(values, RowRuns):
         return values if _smaller(len(values.starts), len(values)) else values.rows
     rows = integers(values, where, _CODE)
-    if len(rows) < 2 or int(rows.max()) == INT64_MAX:  # an end behind the last number does not exist
+    num_runs = 1 + int(np.count_nonzero(rows[1:] - rows[:-1] != 1))
+    if not _smaller(num_runs, len(rows)) or int(rows.max()) == INT64_MAX:  # there is no end behind the last number
         return rows
     starts, stops = runs(rows)
-    return RowRuns(readonly(starts), readonly(stops)) if _smaller(len(starts), len(rows)) else rows
+    return RowRuns(readonly(starts), readonly(stops))
 
 
 def _smaller(num_runs: int, num_rows: int) -> bool:

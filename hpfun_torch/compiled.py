@@ -2,13 +2,15 @@
 
 A layout goes in as data: the packed exchange is a tensor input, row counts are sizes. So a new layout needs no new
 graph. Row counts of 0 and 1, a tensor of another rank, dtype or ``dim``, and another group do, since a compiler
-specialises on them. Rules EXECUTOR-12 and GATHER-6 of ``specs/executors.md``.
+specialises on them. The operators count as effects in a fixed order, so that no compiler puts the collectives of one
+rank in another order than those of its peers. Rules EXECUTOR-12 and GATHER-6 of ``specs/executors.md``.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -17,6 +19,7 @@ from hpfun.errors import refusal
 from hpfun.exchange import unpack_exchange
 from hpfun_torch.agree import Check
 from hpfun_torch.convert import backward_exchange
+from hpfun_torch.inductor_order import keep_order
 
 
 def group_name(group: dist.ProcessGroup | None) -> str:
@@ -30,131 +33,161 @@ def named_group(name: str) -> dist.ProcessGroup | None:
 
 
 def exchange_in_graph(
-    rows: torch.Tensor,
+    tensor: torch.Tensor,
     exchange: RowExchange,
     group: dist.ProcessGroup | None,
+    dim: int,
     fill: float,
     check: str,
-    code: str,
+    codes: tuple[str, str],
 ) -> torch.Tensor:
-    """``exchange_rows`` along the first axis, as one operator; HP-EXCHANGE-008 for scattered rows."""
-    if exchange.packed is None:
+    """``exchange_rows`` as one operator; HP-EXCHANGE-008, while tracing, for long scattered lists."""
+    if exchange._packed is None:
         advice = "call it outside the compiled function"
         raise refusal("HP-EXCHANGE-008", "exchange", "its rows are scattered, and cannot pass through a graph", advice)
-    packed = torch.as_tensor(exchange.packed)
-    return torch.ops.hpfun.exchange_rows(
-        rows, packed, exchange.num_target_rows, False, float(fill), group_name(group), check, code
-    )
+    packed = torch.as_tensor(exchange._packed)
+    options = (False, float(fill), group_name(group), check, *codes, _needs_grad(tensor))
+    return torch.ops.hpfun.exchange_rows(tensor, packed, exchange.num_target_rows, dim, *options)
+
+
+def _needs_grad(tensor: torch.Tensor) -> bool:
+    """Whether a gradient is needed: known while tracing, and not inside an operator."""
+    return tensor.requires_grad and torch.is_grad_enabled()
 
 
 @lru_cache(maxsize=256)
 def _unpacked(content: bytes, backwards: bool) -> RowExchange:
     if backwards:
         return backward_exchange(_unpacked(content, False))
-    return unpack_exchange(torch.frombuffer(bytearray(content), dtype=torch.int64).numpy())
+    return unpack_exchange(np.frombuffer(content, dtype=np.int64))
+
+
+def _resized(tensor: torch.Tensor, dim: int, num_rows: int) -> torch.Tensor:
+    """A tensor like the result of a movement; a ``dim`` that does not exist is refused when the graph runs."""
+    at = dim if -tensor.ndim <= dim < tensor.ndim else 0
+    rows = tensor.movedim(at, 0)
+    return rows.new_empty((num_rows, *rows.shape[1:])).movedim(0, at)
 
 
 @torch.library.custom_op("hpfun::exchange_rows", mutates_args=())
 def _exchange_rows(
-    rows: torch.Tensor,
+    tensor: torch.Tensor,
     packed: torch.Tensor,
     num_rows: int,
+    dim: int,
     backwards: bool,
     fill: float,
     group: str,
     check: str,
     code: str,
+    dim_code: str,
+    needs_grad: bool,
 ) -> torch.Tensor:
     from hpfun_torch.exchange import run_exchange  # it routes compiled calls to this module
 
     exchange = _unpacked(packed.numpy().tobytes(), backwards)
-    return run_exchange(rows, exchange, named_group(group), fill, cast(Check, check), code)
+    options = (fill, cast(Check, check), (code, dim_code), needs_grad)
+    return run_exchange(tensor, exchange, named_group(group), dim, *options)
 
 
 @_exchange_rows.register_fake
-def _(rows, packed, num_rows, backwards, fill, group, check, code):
-    return rows.new_empty((num_rows, *rows.shape[1:]))
+def _(tensor, packed, num_rows, dim, backwards, fill, group, check, code, dim_code, needs_grad):
+    keep_order(torch.ops.hpfun.exchange_rows.default)
+    return _resized(tensor, dim, num_rows)
 
 
 def _keep_exchange(ctx, inputs, output):
-    rows, ctx.packed, _, ctx.backwards, _, ctx.group, ctx.check, ctx.code = inputs
-    ctx.num_rows = rows.shape[0]
+    tensor, ctx.packed, _, ctx.dim, ctx.backwards, _, ctx.group, _, *ctx.codes, _ = inputs
+    ctx.num_rows = tensor.shape[ctx.dim]
 
 
 def _exchange_back(ctx, grad):
-    back = torch.ops.hpfun.exchange_rows(
-        grad, ctx.packed, ctx.num_rows, not ctx.backwards, 0.0, ctx.group, "off", ctx.code
-    )
-    return back, None, None, None, None, None, None, None
-
-
-_exchange_rows.register_autograd(_exchange_back, setup_context=_keep_exchange)
+    options = (not ctx.backwards, 0.0, ctx.group, "off", *ctx.codes, _needs_grad(grad))
+    back = torch.ops.hpfun.exchange_rows(grad, ctx.packed, ctx.num_rows, ctx.dim, *options)
+    return back, *[None] * 10
 
 
 def gather_in_graph(
-    rows: torch.Tensor, lengths: Sequence[int] | torch.Tensor | None, group: dist.ProcessGroup | None, check: str
+    tensor: torch.Tensor, lengths: Any, group: dist.ProcessGroup | None, dim: int, check: str
 ) -> torch.Tensor:
-    """``gather_sequence`` along the first axis, as one operator.
+    """``gather_sequence`` as one operator.
 
     With ``lengths`` as Python ints the number of gathered rows is known to the graph; else it is a size that the
     graph learns when it runs.
     """
     total = None
-    if lengths is not None and not isinstance(lengths, torch.Tensor):
+    if isinstance(lengths, np.ndarray):
+        lengths = torch.as_tensor(lengths)
+    elif isinstance(lengths, Sequence):
         total = sum(lengths)
         lengths = torch.tensor(lengths, dtype=torch.int64)
-    return torch.ops.hpfun.gather_rows(rows, lengths, total, group_name(group), check)[0]
+    options = (group_name(group), check, _needs_grad(tensor))
+    return torch.ops.hpfun.gather_rows(tensor, lengths, total, dim, *options)[0]
 
 
 @torch.library.custom_op("hpfun::gather_rows", mutates_args=())
 def _gather_rows(
-    rows: torch.Tensor, lengths: torch.Tensor | None, total: int | None, group: str, check: str
+    tensor: torch.Tensor,
+    lengths: torch.Tensor | None,
+    total: int | None,
+    dim: int,
+    group: str,
+    check: str,
+    needs_grad: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     from hpfun_torch.gather import run_gather
 
-    given = None if lengths is None else tuple(lengths.tolist())
-    gathered, found = run_gather(rows, given, named_group(group), cast(Check, check))
+    gathered, found = run_gather(tensor, lengths, named_group(group), dim, cast(Check, check), needs_grad)
     return gathered, torch.tensor(found, dtype=torch.int64)
 
 
 @_gather_rows.register_fake
-def _(rows, lengths, total, group, check):
+def _(tensor, lengths, total, dim, group, check, needs_grad):
+    keep_order(torch.ops.hpfun.gather_rows.default)
     if total is None:
         total = torch.library.get_ctx().new_dynamic_size()
-    size = dist.get_world_size(named_group(group))
-    return rows.new_empty((total, *rows.shape[1:])), torch.empty(size, dtype=torch.int64)
+    size = dist.get_world_size(named_group(group)) if dist.is_initialized() else 1
+    return _resized(tensor, dim, total), torch.empty(size, dtype=torch.int64)
 
 
 @torch.library.custom_op("hpfun::reduce_rows", mutates_args=())
-def _reduce_rows(rows: torch.Tensor, lengths: torch.Tensor, num_rows: int, group: str) -> torch.Tensor:
+def _reduce_rows(tensor: torch.Tensor, lengths: torch.Tensor, num_rows: int, dim: int, group: str) -> torch.Tensor:
     from hpfun_torch.gather import run_reduce
 
-    return run_reduce(rows, tuple(lengths.tolist()), named_group(group))
+    return run_reduce(tensor.movedim(dim, 0), tuple(lengths.tolist()), named_group(group)).movedim(0, dim)
 
 
 @_reduce_rows.register_fake
-def _(rows, lengths, num_rows, group):
-    return rows.new_empty((num_rows, *rows.shape[1:]))
+def _(tensor, lengths, num_rows, dim, group):
+    keep_order(torch.ops.hpfun.reduce_rows.default)
+    return _resized(tensor, dim, num_rows)
 
 
 def _keep_gather(ctx, inputs, output):
-    rows, _, _, ctx.group, _ = inputs
-    ctx.lengths, ctx.num_rows = output[1], rows.shape[0]
+    tensor, _, _, ctx.dim, ctx.group, _, _ = inputs
+    ctx.lengths, ctx.num_rows = output[1], tensor.shape[ctx.dim]
 
 
 def _gather_back(ctx, grad, _):
-    return torch.ops.hpfun.reduce_rows(grad, ctx.lengths, ctx.num_rows, ctx.group), None, None, None, None
+    back = torch.ops.hpfun.reduce_rows(grad, ctx.lengths, ctx.num_rows, ctx.dim, ctx.group)
+    return back, *[None] * 6
 
 
 def _keep_reduce(ctx, inputs, output):
-    rows, ctx.lengths, _, ctx.group = inputs
-    ctx.num_rows = rows.shape[0]
+    tensor, ctx.lengths, _, ctx.dim, ctx.group = inputs
+    ctx.num_rows = tensor.shape[ctx.dim]
 
 
 def _reduce_back(ctx, grad):
-    back = torch.ops.hpfun.gather_rows(grad, ctx.lengths, ctx.num_rows, ctx.group, "off")[0]
-    return back, None, None, None
+    options = (ctx.group, "off", _needs_grad(grad))
+    back = torch.ops.hpfun.gather_rows(grad, ctx.lengths, ctx.num_rows, ctx.dim, *options)[0]
+    return back, None, None, None, None
 
 
-_gather_rows.register_autograd(_gather_back, setup_context=_keep_gather)
-_reduce_rows.register_autograd(_reduce_back, setup_context=_keep_reduce)
+for _operator, _keep, _back in (
+    (_exchange_rows, _keep_exchange, _exchange_back),
+    (_gather_rows, _keep_gather, _gather_back),
+    (_reduce_rows, _keep_reduce, _reduce_back),
+):
+    _operator.register_autograd(_back, setup_context=_keep)
+    torch.library._register_effectful_op(_operator._qualname, torch.library.EffectType.ORDERED)

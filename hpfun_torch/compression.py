@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from hpfun import DocumentCompressionPlan
 from hpfun.compression.blocks import check_rotary_tables
@@ -19,6 +20,7 @@ from hpfun_torch.convert import Rows, device_rows
 from hpfun_torch.exchange import check_dim
 
 
+@torch.compiler.disable  # a compiler would trace the plan's NumPy arrays; without fullgraph it calls this instead
 def compression_blocks(
     bank: torch.Tensor, plan: DocumentCompressionPlan, dim: int = 0, fill: float = 0
 ) -> torch.Tensor:
@@ -45,6 +47,7 @@ def compression_blocks(
     return blocks.movedim((0, 1), (at, at + 1))
 
 
+@torch.compiler.disable
 def map_blocks(
     function: Callable[..., torch.Tensor], plan: DocumentCompressionPlan, *banks: torch.Tensor, dim: int = 0
 ) -> torch.Tensor:
@@ -59,6 +62,8 @@ def map_blocks(
     >>> map_blocks(lambda blocks: blocks.sum(dim=1), plan, torch.arange(10)).tolist()
     [6, 22]
     """
+    if not banks:
+        raise refusal("HP-ROUTE-006", "banks", "no bank given", "pass dispatch_sequence(rows, plan.halo, group, dim)")
     for bank in banks:
         _check_bank(bank, plan, dim)
     rows = [bank.movedim(dim, 0) for bank in banks]
@@ -70,6 +75,7 @@ def map_blocks(
     return done[0] if len(done) == 1 else torch.cat(done)
 
 
+@torch.compiler.disable
 def compressed_positions(
     plan: DocumentCompressionPlan, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,8 +104,19 @@ class _Places:
     positions: Any
 
 
-@lru_cache(maxsize=256)
 def _places(plan: DocumentCompressionPlan, device: torch.device) -> _Places:
+    """The plan's places on ``device``; kept, since layers and steps repeat plans."""
+    if _get_current_dispatch_mode() is not None:  # a fake or tracing mode: its tensors must not stay behind
+        return _made(plan, device)
+    return _kept(plan, device)
+
+
+@lru_cache(maxsize=256)
+def _kept(plan: DocumentCompressionPlan, device: torch.device) -> _Places:
+    return _made(plan, device)
+
+
+def _made(plan: DocumentCompressionPlan, device: torch.device) -> _Places:
     with torch.inference_mode(mode=False):
         own = (plan.block_starts[:, None] + np.arange(plan.ratio if plan.num_blocks else 0)).reshape(-1)
         missing = plan.block_positions == 0

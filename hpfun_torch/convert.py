@@ -68,7 +68,7 @@ class DeviceExchange:
     """A ``RowExchange`` ready for one device.
 
     Where rows add up, ``lower`` and ``higher`` are the parts of ``receive`` from each lower and each higher rank: added
-    one after the other they meet in a fixed order on every device.
+    one after the other they meet in a fixed order, on every device if no rank sends two rows to one slot.
     ``local_sources`` and ``local_targets`` are empty where the own rows run on from the sent and received ones on
     both sides: then they are part of ``send`` and ``receive``, and all rows go through the collective uncopied.
     """
@@ -102,7 +102,8 @@ def _made(exchange: RowExchange, device: torch.device) -> DeviceExchange:
         send, receive = exchange.row_list("send_rows"), exchange.row_list("receive_rows")
         input_splits, output_splits = exchange.input_splits.tolist(), exchange.output_splits.tolist()
         sources, targets = exchange.row_list("local_sources"), exchange.row_list("local_targets")
-        if exchange.required and exchange.hits_once and len(sources):
+        few = sum(map(_num_runs, (send, receive, sources, targets))) <= 8  # one run of all has at most two in a part
+        if few and exchange.required and exchange.hits_once and len(sources):
             together = exchange.sources_by_rank, exchange.targets_by_rank
             if all(isinstance(part, RowRuns) and len(part.starts) == 1 for part in together):
                 input_splits[exchange.rank] = output_splits[exchange.rank] = len(sources)
@@ -131,11 +132,10 @@ def backward_exchange(exchange: RowExchange) -> RowExchange:
 
 def device_rows(rows: RowList, device: torch.device) -> Rows:
     """A row list as slices where it runs on for long, else as an index on the device."""
-    if isinstance(rows, RowRuns) and (len(rows.starts) == 1 or len(rows.starts) * RUN_ROWS <= len(rows)):
-        return Rows(len(rows), rows.spans, None)
-    if len(rows) < 2:
-        return Rows(len(rows), tuple((row, row + 1) for row in rows_of(rows).tolist()), None)
-    return _gathered(rows, device)
+    if _scattered(rows):
+        return _gathered(rows, device)
+    spans = rows.spans if isinstance(rows, RowRuns) else tuple((row, row + 1) for row in rows.tolist())
+    return Rows(len(rows), spans, None)
 
 
 def _by_source(exchange: RowExchange, device: torch.device) -> tuple[tuple[Rows, ...], tuple[Rows, ...]]:
@@ -153,10 +153,21 @@ def _gathered(rows: RowList, device: torch.device) -> Rows:
 
 def _paired(sources: RowList, targets: RowList, device: torch.device) -> tuple[Rows, Rows]:
     """Sources and targets of local copies, cut where either stops running on, so that slices pair up."""
+    if _scattered(sources) or _scattered(targets):
+        return _gathered(sources, device), _gathered(targets, device)
     edges = np.union1d(_edges(sources), _edges(targets))
     if (len(edges) - 1) * RUN_ROWS > len(sources) and len(edges) > 2:
         return _gathered(sources, device), _gathered(targets, device)
     return _sliced(sources, edges), _sliced(targets, edges)
+
+
+def _scattered(rows: RowList) -> bool:
+    """Whether one gather beats slices, as seen without a look at the rows."""
+    return _num_runs(rows) > 1 and _num_runs(rows) * RUN_ROWS > len(rows)
+
+
+def _num_runs(rows: RowList) -> int:
+    return len(rows.starts) if isinstance(rows, RowRuns) else len(rows)
 
 
 def _edges(rows: RowList) -> np.ndarray:

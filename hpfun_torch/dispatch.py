@@ -61,9 +61,9 @@ def start_dispatch(
 class DeferredBankLaunch(Generic[T]):
     """A transfer that is prepared now and started later, once: ``start_dispatch``, ``start_gather`` or the like.
 
-    ``launch`` is called with the other arguments at ``start()``, or at ``wait()`` if nobody started it, and its inputs
-    are let go at that moment. ``wait()`` gives the result once; a second start or wait is HP-STATE-001. Ranks start
-    their launches in one order.
+    ``launch`` is called with the other arguments at ``start()``, or at ``wait()`` if nobody started it; from then on
+    only the transfer holds its inputs. ``wait()`` gives the result once; a second start or wait is HP-STATE-001, a
+    start that failed can be tried again. Ranks start their launches in one order.
 
     >>> later = DeferredBankLaunch(lambda x: Handle(lambda: x + 1, "demo"), 41)
     >>> later.started, later.wait(), later.started
@@ -84,9 +84,13 @@ class DeferredBankLaunch(Generic[T]):
         """Start the transfer; HP-STATE-001 if it was started already."""
         if self._launch is None:
             raise spent("DeferredBankLaunch", "started")
-        launch, arguments, options = self._launch
-        self._launch = None
-        self._handle = launch(*arguments, **options)
+        prepared, self._launch = self._launch, None
+        launch, arguments, options = prepared
+        try:
+            self._handle = launch(*arguments, **options)
+        except BaseException:
+            self._launch = prepared  # nothing was started
+            raise
 
     def wait(self) -> T:
         """The result, started now if it was not; HP-STATE-001 at a second wait."""

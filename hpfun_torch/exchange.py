@@ -1,11 +1,11 @@
 """Executes a ``RowExchange`` on tensors: gather, one all-to-all, place; and backwards the transpose.
 
 The only executor of row movement. It holds no arithmetic on offsets: which rows, how many, and whether there
-is a collective at all stand in the exchange. Rules EXECUTOR-1 to EXECUTOR-11 of ``specs/executors.md``.
+is a collective at all stand in the exchange. Rules EXECUTOR-1 to EXECUTOR-12 of ``specs/executors.md``.
 """
 
 from collections.abc import Callable
-from numbers import Integral
+from numbers import Integral, Number
 from typing import Any
 
 import torch
@@ -76,8 +76,8 @@ def move_rows(
 ) -> torch.Tensor:
     """``exchange_rows`` with the codes of a family: for a tensor, and for a ``dim``, that do not fit."""
     if torch.compiler.is_compiling():
-        return exchange_in_graph(tensor.movedim(dim, 0), exchange, group, fill, check, codes[0]).movedim(0, dim)
-    _checked(tensor, exchange, group, dim, check, codes)
+        return exchange_in_graph(tensor, exchange, group, dim, fill, check, codes)
+    _checked(tensor, exchange, group, dim, fill, check, codes)
     return _Exchange.apply(tensor.movedim(dim, 0), exchange, group, fill, None).movedim(0, dim)
 
 
@@ -95,19 +95,31 @@ def start_rows(
     if torch.compiler.is_compiling():
         moved = move_rows(tensor, exchange, group, dim, fill, check, codes)
         return Handle(lambda: moved, name)
-    _checked(tensor, exchange, group, dim, check, codes)
+    _checked(tensor, exchange, group, dim, fill, check, codes)
     refuse_functorch(tensor, name.replace("start_exchange", "exchange_rows"))
-    rows = tensor.movedim(dim, 0)
-    finish = _start(rows.detach(), exchange, group, fill)
-    return Handle(lambda: _Exchange.apply(rows, exchange, group, fill, finish).movedim(0, dim), name)
+    rows, with_grad = tensor.movedim(dim, 0), torch.is_grad_enabled()
+    pending = _start(rows.detach(), exchange, group, fill)
+
+    def finish() -> torch.Tensor:
+        with torch.set_grad_enabled(with_grad):  # of the start, wherever the wait stands
+            return _Exchange.apply(rows, exchange, group, fill, pending).movedim(0, dim)
+
+    return Handle(finish, name)
 
 
 def run_exchange(
-    rows: torch.Tensor, exchange: RowExchange, group: Any, fill: float, check: Check, code: str
+    tensor: torch.Tensor,
+    exchange: RowExchange,
+    group: Any,
+    dim: int,
+    fill: float,
+    check: Check,
+    codes: tuple[str, str],
+    needs_grad: bool,
 ) -> torch.Tensor:
-    """The exchange along the first axis as a compiled graph calls it, checked like every other."""
-    _checked(rows, exchange, group, 0, check, (code, code))
-    return _start(rows, exchange, group, fill)()
+    """The exchange as a compiled graph calls it, checked like every other."""
+    _checked(tensor, exchange, group, dim, fill, check, codes, needs_grad)
+    return _start(tensor.movedim(dim, 0), exchange, group, fill)().movedim(0, dim)
 
 
 class _Exchange(torch.autograd.Function):
@@ -126,6 +138,10 @@ class _Exchange(torch.autograd.Function):
         return _Exchange.apply(grad, backward_exchange(ctx.exchange), ctx.group, 0, None), None, None, None, None
 
     @staticmethod
+    def jvp(ctx, rows, *others):  # ty: ignore[incompatible-method-override]
+        return _Exchange.apply(rows, ctx.exchange, ctx.group, 0, None)  # linear, but for what fill puts in
+
+    @staticmethod
     def vmap(info, in_dims, rows, exchange, group, fill, finish):  # ty: ignore[incompatible-method-override]
         # trailing axes are free, so a batch axis is one more of them
         return _Exchange.apply(rows.movedim(in_dims[0], -1), exchange, group, fill, finish), -1
@@ -134,7 +150,7 @@ class _Exchange(torch.autograd.Function):
 def _start(rows: torch.Tensor, exchange: RowExchange, group: Any, fill: float) -> Callable[[], torch.Tensor]:
     """Start the transfer and make the local copies behind it; the result is the second half."""
     plan = device_exchange(exchange, rows.device)
-    rows = rows.contiguous()
+    rows = plain(rows)
     target = _empty_target(rows, exchange, plan, fill)
     work = received = None
     if exchange.required:
@@ -196,21 +212,41 @@ def refuse_functorch(tensor: torch.Tensor, instead: str) -> None:
         raise refusal("HP-EXCHANGE-008", "tensor", "torch.func transforms do not reach a handle", f"use {instead}")
 
 
+def plain(rows: torch.Tensor) -> torch.Tensor:
+    """The rows as backends send them: contiguous, with no conjugation or sign left to do."""
+    return rows.resolve_conj().resolve_neg().contiguous()
+
+
 def _checked(
-    tensor: torch.Tensor, exchange: RowExchange, group: Any, dim: int, check: Check, codes: tuple[str, str]
+    tensor: torch.Tensor,
+    exchange: RowExchange,
+    group: Any,
+    dim: int,
+    fill: float,
+    check: Check,
+    codes: tuple[str, str],
+    needs_grad: bool = False,
 ) -> None:
     """Everything that can be wrong is found here, before any collective."""
+
+    def verify() -> None:
+        _check_tensor(tensor, exchange, dim, codes)
+        if isinstance(fill, bool) or not isinstance(fill, Number):
+            kind = type(fill).__name__
+            raise refusal(codes[0], "fill", f"needs a number, got {kind} {fill!r:.40}", type=kind)
+        check_group(exchange, group, check)
+
     settle(
-        lambda: (_check_tensor(tensor, exchange, dim, codes), check_group(exchange, group, check)),
-        lambda: {"tensor": signature(tensor, dim), **collective_facts(exchange, tensor)},
+        verify,
+        lambda: {"tensor": signature(tensor, dim), **collective_facts(exchange, tensor, needs_grad)},
         group,
         check,
     )
 
 
-def collective_facts(exchange: RowExchange, tensor: torch.Tensor) -> dict[str, str]:
+def collective_facts(exchange: RowExchange, tensor: torch.Tensor, needs_grad: bool = False) -> dict[str, str]:
     """What decides whether a rank enters a collective, forward and backward; the same on all ranks."""
-    grad = tensor.requires_grad and torch.is_grad_enabled()
+    grad = needs_grad or (tensor.requires_grad and torch.is_grad_enabled())
     return {"required": str(exchange.required), "reduce": str(exchange.reduce), "requires_grad": str(grad)}
 
 

@@ -14,7 +14,7 @@ from hpfun._fields import integers
 from hpfun.errors import refusal
 from hpfun_torch.agree import Check, all_gather, backend_device, settle, signature
 from hpfun_torch.compiled import gather_in_graph
-from hpfun_torch.exchange import check_dim, refuse_functorch
+from hpfun_torch.exchange import check_dim, plain, refuse_functorch
 from hpfun_torch.handle import Handle
 
 Lengths = tuple[int, ...]
@@ -42,7 +42,7 @@ def gather_sequence(
     torch.Size([2, 3])
     """
     if torch.compiler.is_compiling():
-        return gather_in_graph(tensor.movedim(dim, 0), lengths, group, check).movedim(0, dim)
+        return gather_in_graph(tensor, lengths, group, dim, check)
     counts = _checked(tensor, group, dim, lengths, check)
     return _Gather.apply(tensor.movedim(dim, 0), counts, group, None).movedim(0, dim)
 
@@ -60,13 +60,18 @@ def start_gather(
     ``gather_sequence`` raises, and HP-STATE-001 at a second wait.
     """
     if torch.compiler.is_compiling():
-        gathered = gather_in_graph(tensor.movedim(dim, 0), lengths, group, check).movedim(0, dim)
+        gathered = gather_in_graph(tensor, lengths, group, dim, check)
         return Handle(lambda: gathered, "start_gather")
     counts = _checked(tensor, group, dim, lengths, check)
     refuse_functorch(tensor, "gather_sequence")
-    rows = tensor.movedim(dim, 0)
-    finish = _start_gather(rows.detach(), counts, group)
-    return Handle(lambda: _Gather.apply(rows, counts, group, finish).movedim(0, dim), "start_gather")
+    rows, with_grad = tensor.movedim(dim, 0), torch.is_grad_enabled()
+    pending = _start_gather(rows.detach(), counts, group)
+
+    def finish() -> torch.Tensor:
+        with torch.set_grad_enabled(with_grad):  # of the start, wherever the wait stands
+            return _Gather.apply(rows, counts, group, pending).movedim(0, dim)
+
+    return Handle(finish, "start_gather")
 
 
 class _Gather(torch.autograd.Function):
@@ -83,6 +88,10 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):  # ty: ignore[incompatible-method-override]
         return _Reduce.apply(grad, ctx.lengths, ctx.group), None, None, None
+
+    @staticmethod
+    def jvp(ctx, rows, *others):  # ty: ignore[incompatible-method-override]
+        return _Gather.apply(rows, ctx.lengths, ctx.group, None)
 
     @staticmethod
     def vmap(info, in_dims, rows, lengths, group, finish):  # ty: ignore[incompatible-method-override]
@@ -106,14 +115,20 @@ class _Reduce(torch.autograd.Function):
         return _Gather.apply(grad, ctx.lengths, ctx.group, None), None, None
 
     @staticmethod
+    def jvp(ctx, rows, *others):  # ty: ignore[incompatible-method-override]
+        return _Reduce.apply(rows, ctx.lengths, ctx.group)
+
+    @staticmethod
     def vmap(info, in_dims, rows, lengths, group):  # ty: ignore[incompatible-method-override]
         return _Reduce.apply(rows.movedim(in_dims[0], -1), lengths, group), -1
 
 
-def run_gather(rows: torch.Tensor, lengths: Lengths | None, group: Any, check: Check) -> tuple[torch.Tensor, Lengths]:
-    """The gather along the first axis as a compiled graph calls it, and the row counts of all ranks."""
-    counts = _checked(rows, group, 0, lengths, check)
-    return _start_gather(rows, counts, group)(), counts
+def run_gather(
+    tensor: torch.Tensor, lengths: Any, group: Any, dim: int, check: Check, needs_grad: bool
+) -> tuple[torch.Tensor, Lengths]:
+    """The gather as a compiled graph calls it, checked like every other, and the row counts of all ranks."""
+    counts = _checked(tensor, group, dim, lengths, check, needs_grad)
+    return _start_gather(tensor.movedim(dim, 0), counts, group)().movedim(0, dim), counts
 
 
 def _start_gather(rows: torch.Tensor, lengths: Lengths, group: Any) -> Callable[[], torch.Tensor]:
@@ -121,7 +136,7 @@ def _start_gather(rows: torch.Tensor, lengths: Lengths, group: Any) -> Callable[
         copy = rows.clone(memory_format=torch.contiguous_format)
         return lambda: copy
     longest = max(lengths)
-    padded = rows.contiguous()
+    padded = plain(rows)
     if len(rows) < longest:
         padded = torch.cat((padded, rows.new_zeros((longest - len(rows), *rows.shape[1:]))))
     gathered = rows.new_empty((len(lengths) * longest, *rows.shape[1:]))
@@ -143,7 +158,7 @@ def run_reduce(rows: torch.Tensor, lengths: Lengths, group: Any) -> torch.Tensor
     rank = dist.get_rank(group)
     own = lengths[rank]
     received = rows.new_empty((len(lengths) * own, *rows.shape[1:]))
-    dist.all_to_all_single(received, rows.contiguous(), [own] * len(lengths), list(lengths), group=group)
+    dist.all_to_all_single(received, plain(rows), [own] * len(lengths), list(lengths), group=group)
     narrow = rows.dtype in (torch.float16, torch.bfloat16)
     parts = received.view(len(lengths), own, *rows.shape[1:])
     total = parts[0].to(torch.float32) if narrow else parts[0].clone()
@@ -152,12 +167,12 @@ def run_reduce(rows: torch.Tensor, lengths: Lengths, group: Any) -> torch.Tensor
     return total.to(rows.dtype)
 
 
-def _checked(tensor: Any, group: Any, dim: Any, lengths: Any, check: Check) -> Lengths:
+def _checked(tensor: Any, group: Any, dim: Any, lengths: Any, check: Check, needs_grad: bool = False) -> Lengths:
     """Rows of every rank; everything that can be wrong is found here, before rows move."""
     kept: list[Lengths | None] = []
 
     def describe() -> dict[str, str]:
-        grad = tensor.requires_grad and torch.is_grad_enabled()
+        grad = needs_grad or (tensor.requires_grad and torch.is_grad_enabled())
         described = {"tensor": signature(tensor, dim), "requires_grad": str(grad)}
         return {**described, "lengths": str(kept[0])}
 

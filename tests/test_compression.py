@@ -24,6 +24,7 @@ from hpfun import (
     from_json,
     indexer_segments,
     simulate_exchange,
+    sliding_window_route,
     to_json,
 )
 from hpfun.strategies import group_sizes, packed_documents
@@ -568,3 +569,12 @@ def test_a_plan_with_a_negative_position_or_document_is_refused(bad):
     plan = document_compression_plan(PACK, 4, 4, 4, 3)
     with refused("HP-COMPRESS-004"):
         attrs.evolve(plan, **bad)
+
+
+@pytest.mark.rule("COMPRESS-10")
+def test_a_block_in_front_of_all_rows_is_refused_also_where_its_sum_wraps():
+    halo = sliding_window_route((0, 8), 4, 2, 1, 3)
+    with refused("HP-COMPRESS-004"):
+        DocumentCompressionPlan(halo, 2, True, 1, [-(2**63)], [2], [0])
+    with refused("HP-COMPRESS-004"):
+        compressed_positions(None, np.ones((4, 2)), np.ones((4, 2)))

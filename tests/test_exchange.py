@@ -418,3 +418,13 @@ def test_rows_by_rank_have_the_own_ones_at_the_own_ranks_place(exchanges):
                 expected += own.tolist() if rank == x.rank else [rows.pop(0) for _ in range(splits[rank])]
             assert rows_of(by_rank).tolist() == expected
         assert x.hits_once == (len(set(x.targets.tolist())) == len(x.targets))
+
+
+@pytest.mark.rule("EXCHANGE-1")
+@pytest.mark.parametrize("size", [5, 600])
+def test_counts_whose_sum_wraps_to_the_rows_of_the_list_are_refused(size):
+    counts = np.zeros(size, dtype=np.int64)
+    counts[1:5] = 2**62
+    with refused("HP-EXCHANGE-003") as caught:
+        RowExchange(size, 0, 0, 0, [], counts, [0] * size, [], [], [], required=True)
+    assert caught.error.facts["sum"] == 2**64

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hpfun import RowExchange, RowRuns
+from hpfun import RowExchange, RowRuns, bank_route, document_prefix_plan, sliding_window_plan
 from hpfun.exchange import unpack_exchange
 from hpfun.rows import chained, coverage, cut, row_list, rows_of
 from hpfun.strategies import row_exchanges
@@ -128,14 +128,22 @@ def test_coverage_is_what_counting_gives(lists, stretched):
 @given(row_exchanges())
 def test_a_packed_exchange_unpacks_to_the_equal_value(exchanges):
     for exchange in exchanges:
-        assert exchange.packed.dtype == np.int64
-        again = unpack_exchange(exchange.packed.copy())
+        assert exchange._packed.dtype == np.int64
+        again = unpack_exchange(exchange._packed.copy())
         assert again == exchange
-        assert np.array_equal(again.packed, exchange.packed)
+        assert np.array_equal(again._packed, exchange._packed)
+
+
+@pytest.mark.rule("EXCHANGE-13")
+@pytest.mark.parametrize(
+    "plan", [document_prefix_plan((0, 400), 4, 100, 4), sliding_window_plan((0, 200), 1, 200, 100)]
+)
+def test_banks_always_pack_however_many_receivers_get_a_row_each(plan):
+    assert all(bank_route(plan, rank).exchange._packed is not None for rank in range(plan.size))
 
 
 @pytest.mark.rule("EXCHANGE-13")
 def test_a_long_scattered_list_does_not_pack():
-    assert moving(list(range(0, 64))[::-1]).packed is not None
-    assert moving(list(range(0, 65))[::-1]).packed is None
-    assert moving(list(range(100))).packed is not None
+    assert moving(list(range(0, 66))[::-1])._packed is not None
+    assert moving(list(range(0, 67))[::-1])._packed is None
+    assert moving(list(range(100)))._packed is not None

@@ -385,7 +385,7 @@ def test_a_route_s_exchange_is_the_value_that_its_own_fields_construct(routes):
         assert {name: type(part) for name, part in vars(exchange).items() if name in kept} == {
             name: type(vars(again)[name]) for name in kept
         }
-        assert np.array_equal(again.packed, exchange.packed)
+        assert np.array_equal(again._packed, exchange._packed)
         assert all(not vars(part)["starts"].flags.writeable for part in kept.values() if isinstance(part, RowRuns))
 
 

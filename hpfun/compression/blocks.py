@@ -48,7 +48,7 @@ class DocumentCompressionPlan:
             raise refusal(_CODE, "block_starts", message, entries=entries, max_blocks=self.max_blocks)
         first = starts - self.ratio * (self.overlap * (positions > 0))
         wrong = (first < 0) | (starts > self.halo.bank_rows - self.ratio) | (positions % self.ratio != 0)
-        wrong |= (positions < 0) | (self.block_documents < 0)
+        wrong |= (starts < 0) | (positions < 0) | (self.block_documents < 0)
         wrong[1:] |= starts[1:] < starts[:-1] + self.ratio
         if wrong.any():
             at = int(wrong.argmax())
@@ -139,11 +139,16 @@ def compressed_positions(plan: DocumentCompressionPlan, cos: Any, sin: Any) -> t
     [[4.0]]
     """
     check_rotary_tables(plan, cos, sin)
-    return cos[..., plan.block_positions, :], sin[..., plan.block_positions, :]
+    rows = plan.block_positions.copy()  # some array types want to be able to write it
+    return cos[..., rows, :], sin[..., rows, :]
 
 
 def check_rotary_tables(plan: DocumentCompressionPlan, cos: Any, sin: Any) -> None:
     """HP-COMPRESS-003 unless both have one shape ``[..., positions, width]`` with every position of the plan."""
+    if not isinstance(plan, DocumentCompressionPlan):
+        kind = type(plan).__name__
+        advice = "without a plan, key i of a shard of whole blocks stands at the position of its row i * ratio"
+        raise refusal(_CODE, "plan", f"needs a DocumentCompressionPlan, got {kind}", advice, type=kind)
     shapes = tuple(tuple(getattr(table, "shape", ())) for table in (cos, sin))
     needed = int(plan.block_positions.max()) + 1 if plan.num_blocks else 0
     if len(shapes[0]) < 2 or shapes[0] != shapes[1] or shapes[0][-2] < needed:

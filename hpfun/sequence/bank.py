@@ -157,7 +157,7 @@ def bank_route(plan: SequenceBankPlan, rank: int) -> SequenceDispatchRoute:
         "required": plan.required,
         "reduce": False,
     }
-    exchange = known_valid(RowExchange, **fields, packed=packed_fields(fields))
+    exchange = known_valid(RowExchange, **fields, _packed=packed_fields(fields))
     return SequenceDispatchRoute(own, start, high, exchange)
 
 

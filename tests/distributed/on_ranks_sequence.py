@@ -84,6 +84,10 @@ def _roads(move: Any, start: Any, shard: torch.Tensor, factor: torch.Tensor) -> 
     twice = shard.clone().requires_grad_()
     (first,) = torch.autograd.grad(_loss(move(twice), factor), twice, create_graph=True)
     (roads["second"],) = torch.autograd.grad(first.sum(), twice)
+    tangent = torch.arange(shard.numel(), dtype=shard.dtype).view(shard.shape)
+    moved, pushed = torch.func.jvp(move, (shard,), (tangent,))
+    assert torch.equal(moved, move(shard))
+    assert torch.equal(pushed, move(tangent))
     both = torch.func.vmap(move)(torch.stack((shard, -shard)))
     assert torch.equal(both, torch.stack((move(shard), move(-shard))))
     return roads
@@ -234,6 +238,8 @@ def bad_gather(lengths: list[int], bad_rank: int, check: str, kind: str) -> tupl
         own(lengths) + (odd and kind == "rows"), 2, dtype=torch.float64 if odd and kind == "dtype" else None
     )
     told = [count + 1 for count in lengths] if odd and kind == "lengths" else lengths
+    if odd and kind == "negative":  # not its own entry
+        told = [count if rank == bad_rank else -1 for rank, count in enumerate(lengths)]
     start = time.monotonic()
     _, outcome = attempt(gather_sequence, rows, None, 7 if odd and kind == "dim" else 0, told, check)
     return outcome.code, time.monotonic() - start
@@ -329,3 +335,64 @@ def compiled_scattered() -> str:
     step = torch.compile(lambda tensor: exchange_rows(tensor, exchange), backend="aot_eager")
     assert torch.equal(exchange_rows(torch.arange(200), exchange), torch.arange(200).flip(0))
     return attempt(step, torch.ones(200, 2))[1].code
+
+
+def conjugated(plan: SequenceBankPlan) -> bool:
+    """Whether lazily conjugated rows, and gradients, travel as what they stand for."""
+    route, mine = route_of(plan)
+    rows = torch.complex(whole(plan.total_rows, 1), whole(plan.total_rows, 2))
+    bank = rows[route.global_start : route.global_stop].conj().resolve_conj()
+    leaf = rows[mine].clone().requires_grad_()
+    after = dispatch_sequence(leaf, route).conj()
+    after.abs().sum().backward()
+    gathered = gather_sequence(rows[mine].conj())
+    same = torch.equal(dispatch_sequence(rows[mine].conj(), route), bank) and torch.equal(after.detach(), bank)
+    return same and torch.equal(gathered, rows.conj().resolve_conj()) and leaf.grad is not None
+
+
+def waited_without_grad(plan: SequenceBankPlan) -> tuple[bool, bool]:
+    """Whether results started with and waited without gradients have them."""
+    route, _ = route_of(plan)
+    rows = torch.ones(route.local_length, 2, requires_grad=True)
+    handles = (start_dispatch(rows, route), start_gather(rows))
+    with torch.no_grad():
+        results = [handle.wait() for handle in handles]
+    sum(result.sum() for result in results).backward()
+    return tuple(result.requires_grad for result in results)
+
+
+def compiled_outcomes(plan: SequenceBankPlan, bad_rank: int, kind: str) -> list[str]:
+    """Codes of a compiled dispatch and gather with ``check="always"`` where one rank's argument is odd."""
+    torch._dynamo.reset()
+    route, _ = route_of(plan)
+    odd = dist.get_rank() == bad_rank
+    dim = 5 if odd and kind == "dim" else 0
+    rows = torch.ones(route.local_length, 2, requires_grad=odd and kind == "requires_grad")
+    roads = (
+        lambda tensor: dispatch_sequence(tensor, route, None, dim, "always"),
+        lambda tensor: gather_sequence(tensor, None, dim, None, "always"),
+    )
+    return [attempt(torch.compile(road, fullgraph=True, backend="aot_eager"), rows)[1].code for road in roads]
+
+
+def order_in_inductor(reaches: tuple[int, int]) -> tuple[list[tuple[int, int]], bool]:
+    """Rows from and to the other of two ranks by each collective of inductor's code, forward and backward."""
+    torch._dynamo.reset()
+    rank, local = dist.get_rank(), 1024
+    routes = [bank_route(plan_of("window", (0, 2 * local), 2, reach), rank) for reach in reaches]
+    real, order = dist.all_to_all_single, []
+
+    def recorded(received: torch.Tensor, sent: torch.Tensor, *splits: Any, **options: Any) -> Any:
+        order.append((splits[0][1 - rank], splits[1][1 - rank]))
+        return real(received, sent, *splits, **options)
+
+    def step(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
+        return dispatch_sequence(one, routes[0]).sin().sum() + dispatch_sequence(two, routes[1]).cos().sum() * 2
+
+    leaves = [whole(local, rank + at).requires_grad_() for at in range(2)]
+    with patch.object(dist, "all_to_all_single", recorded):
+        torch.compile(step, fullgraph=True, backend="inductor", dynamic=False)(*leaves).backward()
+    eager = [leaf.detach().clone().requires_grad_() for leaf in leaves]
+    step(*eager).backward()
+    same = all(torch.allclose(one.grad, two.grad) for one, two in zip(leaves, eager, strict=True))
+    return order, same

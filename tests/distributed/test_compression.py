@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hpfun import PackedDocuments, document_compression_plan
 from hpfun.strategies import packed_documents
@@ -99,6 +100,8 @@ def test_a_bank_that_does_not_fit_is_refused():
     assert caught.error.facts["expected"] == 6
     with refused("HP-ROUTE-006"):
         compression_blocks(torch.ones(6, 2), None)
+    with refused("HP-ROUTE-006"):
+        map_blocks(torch.sum, plan)
     with refused("HP-ROUTE-007"):
         compression_blocks(torch.ones(6, 2), plan, dim=2)
 
@@ -113,3 +116,19 @@ def test_rotary_rows_stand_at_the_first_token_of_each_block_in_their_own_dtype()
     assert torch.equal(sin, -cos)
     with refused("HP-COMPRESS-003"):
         compressed_positions(plan, table[:, :6], table[:, :6])
+    with refused("HP-COMPRESS-004"):
+        compressed_positions(None, table, table)
+
+
+@pytest.mark.rule("COMPRESS-11")
+def test_places_met_under_fake_tensors_or_in_inference_serve_training():
+    plan = document_compression_plan((0, 5, 11, 16), 3, 16, 1, 0)
+    with FakeTensorMode(), torch.inference_mode():
+        assert compression_blocks(torch.ones(16, 2), plan).shape == (4, 3, 2)
+    with torch.inference_mode():
+        compression_blocks(torch.ones(16, 2), plan)
+    bank = torch.ones(16, 2, requires_grad=True)
+    compression_blocks(bank, plan).sum().backward()
+    assert bank.grad.sum() == 24
+    compiled = torch.compile(lambda rows: compression_blocks(rows, plan) * 2, backend="aot_eager")
+    assert torch.equal(compiled(bank), compression_blocks(bank, plan) * 2)

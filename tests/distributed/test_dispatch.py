@@ -1,5 +1,7 @@
 """Banks over real processes: values, gradients by every road, counted bytes, refusals, deferred launches, graphs."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -148,8 +150,26 @@ def test_a_deferred_launch_says_what_it_was_asked_twice():
         later.start()
     assert caught.error.facts["handle"] == "DeferredBankLaunch"
     assert later.wait() == 1
-    with refused("HP-STATE-001"):
+    with refused("HP-STATE-001") as caught:
         later.wait()
+    assert caught.error.facts["handle"] == "DeferredBankLaunch"
+
+
+@pytest.mark.rule("DISPATCH-5")
+def test_a_start_that_failed_says_why_and_can_be_tried_again():
+    answers = iter((ZeroDivisionError("on purpose"), 5))
+
+    def launch():
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return Handle(lambda: answer, "inner")
+
+    later = DeferredBankLaunch(launch)
+    with pytest.raises(ZeroDivisionError):
+        later.start()
+    assert not later.started
+    assert later.wait() == 5
 
 
 LAYOUTS = [
@@ -181,6 +201,34 @@ def test_without_dynamic_each_of_three_sizes_costs_one_graph_and_then_layouts_ar
 @pytest.mark.rule("EXECUTOR-12")
 def test_a_compiled_dispatch_refuses_a_tensor_that_does_not_fit(ranks):
     assert ranks(2).run(on_ranks.compiled_refusal, (0, 10, 16)) == ["HP-ROUTE-006"] * 2
+
+
+@pytest.mark.rule("EXECUTOR-12", "EXECUTOR-10")
+@pytest.mark.parametrize(("kind", "code"), [("dim", "HP-ROUTE-007"), ("requires_grad", "HP-AGREE-003")])
+def test_a_compiled_call_with_check_always_raises_on_every_rank_what_one_rank_found(ranks, kind, code):
+    assert ranks(2).run(on_ranks.compiled_outcomes, plan_of("window", (0, 16), 2, 4), 1, kind) == [[code] * 2] * 2
+
+
+@pytest.mark.rule("EXECUTOR-12")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor compiles C++")
+@pytest.mark.parametrize("reaches", [(2, 1024), (1024, 2)])
+def test_inductor_keeps_the_order_of_collectives_on_every_rank(ranks, reaches):
+    (first, same), (second, likewise) = ranks(2).run(on_ranks.order_in_inductor, reaches)
+    assert same
+    assert likewise
+    # what one rank sends in its n-th collective the other receives in its own n-th, forward and backward
+    assert [(received, sent) for sent, received in first] == second
+    assert len(set(first)) == 4
+
+
+@pytest.mark.rule("EXECUTOR-1", "DISPATCH-1", "GATHER-1")
+def test_lazily_conjugated_rows_travel_as_what_they_stand_for(ranks):
+    assert all(ranks(4).run(on_ranks.conjugated, WIDE))
+
+
+@pytest.mark.rule("EXECUTOR-11")
+def test_a_gradient_is_needed_or_not_as_the_start_saw_it(ranks):
+    assert ranks(4).run(on_ranks.waited_without_grad, WIDE) == [(True, True)] * 4
 
 
 @pytest.mark.rule("EXECUTOR-12")

@@ -246,6 +246,9 @@ def test_a_tensor_or_dim_that_does_not_fit_is_refused():
         exchange_rows(torch.ones(2, 2), None)
     with refused("HP-EXCHANGE-008"):
         exchange_rows(torch.ones(2, 2), still, check="Off")
+    for fill in ("0", None, True):
+        with refused("HP-EXCHANGE-008"):
+            exchange_rows(torch.ones(2, 2), still, fill=fill)
     with refused("HP-EXCHANGE-008"):
         torch.func.grad(lambda rows: start_exchange(rows, still).wait().sum())(torch.ones(2, 2))
     assert exchange_rows(torch.ones(2, 2), still, dim=np.int64(0)).shape == (2, 2)

@@ -50,7 +50,13 @@ def test_known_lengths_save_the_question_and_nothing_is_gathered_of_nothing(rank
 @pytest.mark.rule("GATHER-5")
 @pytest.mark.parametrize(
     ("kind", "code"),
-    [("rows", "HP-ROUTE-006"), ("lengths", "HP-ROUTE-006"), ("dim", "HP-ROUTE-007"), ("dtype", "HP-AGREE-003")],
+    [
+        ("rows", "HP-ROUTE-006"),
+        ("lengths", "HP-ROUTE-006"),
+        ("negative", "HP-ROUTE-006"),
+        ("dim", "HP-ROUTE-007"),
+        ("dtype", "HP-AGREE-003"),
+    ],
 )
 def test_with_check_always_every_rank_raises_what_one_rank_found(ranks, kind, code):
     answers = ranks(3).run(on_ranks.bad_gather, [2, 5, 0], 1, "always", kind)

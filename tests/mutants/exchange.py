@@ -138,7 +138,7 @@ MUTANTS = [
         "(x.size > 1 and splits[x.rank] != 0)",
     ),
     Mutant("EXCHANGE-13", PACKING, 'for name in ("required", "reduce")}', 'for name in ("required",)}'),
-    Mutant("EXCHANGE-13", PACKING, "or len(part) <= _FEW_ROWS for", "or len(part) < _FEW_ROWS for"),
+    Mutant("EXCHANGE-13", PACKING, "or len(part) <= few for", "or len(part) < few for"),
     Mutant("ROWS-1", ROWS, "if start >= stop or start == ends[i]), None)", "if start >= stop), None)"),
     Mutant("ROWS-1", ROWS, "    wrong[1:] |= runs.starts[1:] == runs.stops[:-1]\n", ""),
     Mutant("ROWS-1", ROWS, "        if self.count > INT64_MAX:\n", "        if False:\n"),
@@ -146,7 +146,7 @@ MUTANTS = [
     Mutant(
         "ROWS-2", ROWS, "return values if _smaller(len(values.starts), len(values)) else values.rows", "return values"
     ),
-    Mutant("ROWS-2", ROWS, "if len(rows) < 2 or int(rows.max()) == INT64_MAX:", "if len(rows) < 2:"),
+    Mutant("ROWS-2", ROWS, "len(rows)) or int(rows.max()) == INT64_MAX:", "len(rows)):"),
     Mutant("ROWS-3", ROWS, "part.stops - (ends - at)", "part.stops - (ends - at - 1)"),
     Mutant("ROWS-3", ROWS, "        if lasts and start == lasts[-1]:\n", "        if False:\n"),
     Mutant("ROWS-4", ROWS, "listed += (at - before) * (depth > 0)", "listed += (at - before) * depth"),

@@ -45,6 +45,7 @@ MUTANTS = [
     Mutant(
         "SEQ-6", BANK, "overlap_rows(starts, owners[:-1], low, high)", "overlap_rows(starts, owners[1:], low, high)"
     ),
+    Mutant("SEQ-6", BANK, 'return row_list(RowRuns([start], [stop]), "rows") if', "return RowRuns([start], [stop]) if"),
     Mutant(
         "SEQ-7", SHARDS, "PackedDocuments(readonly(np.diff(ends)))", "PackedDocuments(readonly(np.diff(ends)[::-1]))"
     ),
@@ -122,7 +123,7 @@ MUTANTS = [
         "not (documents.boundaries % ratio).any()",
     ),
     Mutant("COMPRESS-8", BLOCKS, "max_blocks=int(np.diff(owners).max())", "max_blocks=len(positions)"),
-    Mutant("COMPRESS-9", BLOCKS, "return cos[..., plan.block_positions, :]", "return cos[..., plan.block_starts, :]"),
+    Mutant("COMPRESS-9", BLOCKS, "rows = plan.block_positions.copy()", "rows = plan.block_starts.copy()"),
     Mutant(
         "COMPRESS-9",
         COMPRESSION,
@@ -131,7 +132,7 @@ MUTANTS = [
     ),
     Mutant("COMPRESS-10", BLOCKS, "    if not isinstance(overlap, bool):\n", "    if False:\n"),
     Mutant("COMPRESS-10", BLOCKS, "shapes[0] != shapes[1] or", ""),
-    Mutant("COMPRESS-10", BLOCKS, "        wrong |= (positions < 0) | (self.block_documents < 0)\n", ""),
+    Mutant("COMPRESS-10", BLOCKS, "        wrong |= (starts < 0) | (positions < 0) | (self.block_documents < 0)\n", ""),
     Mutant("COMPRESS-11", COMPRESSION, "before.masked_fill(missing, fill)", "before"),
     Mutant("COMPRESS-11", COMPRESSION, "movedim((0, 1), (at, at + 1))", "movedim((0, 1), (at + 1, at))"),
     Mutant("COMPRESS-12", COMPRESSION, "torch.cat(done)", "torch.cat(done[::-1])"),
@@ -168,11 +169,26 @@ MUTANTS = [
     Mutant("EXECUTOR-12", COMPILED, "not ctx.backwards, 0.0", "ctx.backwards, 0.0"),
     Mutant(
         "EXECUTOR-12",
-        COMPILED,
-        "exchange.num_target_rows, False, float(fill)",
-        "int(str(exchange.num_target_rows)), False, float(fill)",
+        "hpfun_torch/inductor_order.py",
+        "            if before is not None:\n",
+        "            if False:\n",
     ),
-    Mutant("EXECUTOR-12", COMPILED, "    if exchange.packed is None:\n", "    if False:\n"),
+    Mutant("EXECUTOR-10", COMPILED, "return tensor.requires_grad and torch.is_grad_enabled()", "return False"),
+    Mutant("EXECUTOR-1", EXCHANGE, "rows.resolve_conj().resolve_neg().contiguous()", "rows.contiguous()"),
+    Mutant(
+        "EXECUTOR-8",
+        EXCHANGE,
+        "        return _Exchange.apply(rows, ctx.exchange, ctx.group, 0, None)  # linear",
+        "        return rows  # linear",
+    ),
+    Mutant("EXECUTOR-11", EXCHANGE, "        with torch.set_grad_enabled(with_grad):", "        if True:"),
+    Mutant(
+        "EXECUTOR-12",
+        COMPILED,
+        "packed, exchange.num_target_rows, dim",
+        "packed, exchange.num_target_rows + 1, dim",
+    ),
+    Mutant("EXECUTOR-12", COMPILED, "    if exchange._packed is None:\n", "    if False:\n"),
     Mutant(
         "DISPATCH-1",
         EXCHANGE,
@@ -181,11 +197,12 @@ MUTANTS = [
     ),
     Mutant("DISPATCH-1", BANK, '"local_targets": _stretch(halo, halo + own)', '"local_targets": _stretch(0, own)'),
     Mutant(
-        "DISPATCH-2",
+        "EXECUTOR-6",
         CONVERT,
         "(lower if source < exchange.rank else higher)",
         "(higher if source < exchange.rank else lower)",
     ),
+    Mutant("DISPATCH-2", CONVERT, "tensor[start:stop].add_(values", "tensor[start:stop].copy_(values"),
     Mutant("DISPATCH-2", EXCHANGE, "torch.float32 if narrow else rows.dtype", "rows.dtype"),
     Mutant("DISPATCH-3", EXCHANGE, "    if exchange.required:\n        in_place", "    if True:\n        in_place"),
     Mutant(
@@ -195,8 +212,8 @@ MUTANTS = [
     Mutant(
         "DISPATCH-5",
         DISPATCH,
-        "        self._launch = None\n        self._handle = launch",
-        "        self._handle = launch",
+        "prepared, self._launch = self._launch, None",
+        "prepared = self._launch",
     ),
     Mutant("DISPATCH-5", DISPATCH, "        if self._launch is not None:\n            self.start()\n", ""),
     Mutant("DISPATCH-5", DISPATCH, "handle, self._handle = self._handle, None", "handle = self._handle"),
@@ -228,8 +245,8 @@ MUTANTS = [
     Mutant(
         "GATHER-6",
         COMPILED,
-        "ctx.lengths, ctx.num_rows = output[1], rows.shape[0]",
-        "ctx.lengths, ctx.num_rows = output[1], int(str(rows.shape[0]))",
+        "ctx.lengths, ctx.num_rows = output[1], tensor.shape[ctx.dim]",
+        "ctx.lengths, ctx.num_rows = output[1], tensor.shape[ctx.dim] + 1",
     ),
     Mutant(
         "GATHER-6",
