@@ -4,19 +4,17 @@ Rules COMPRESS-9 and COMPRESS-11 of ``specs/compression.md``.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import attrs
 import numpy as np
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from hpfun import DocumentCompressionPlan
 from hpfun.compression.blocks import check_rotary_tables
 from hpfun.errors import refusal
 from hpfun.rows import row_list
-from hpfun_torch.convert import Rows, device_rows
+from hpfun_torch.convert import Rows, device_rows, kept_per_device
 from hpfun_torch.exchange import check_dim
 
 
@@ -104,30 +102,19 @@ class _Places:
     positions: Any
 
 
+@kept_per_device
 def _places(plan: DocumentCompressionPlan, device: torch.device) -> _Places:
-    """The plan's places on ``device``; kept, since layers and steps repeat plans."""
-    if _get_current_dispatch_mode() is not None:  # a fake or tracing mode: its tensors must not stay behind
-        return _made(plan, device)
-    return _kept(plan, device)
-
-
-@lru_cache(maxsize=256)
-def _kept(plan: DocumentCompressionPlan, device: torch.device) -> _Places:
-    return _made(plan, device)
-
-
-def _made(plan: DocumentCompressionPlan, device: torch.device) -> _Places:
-    with torch.inference_mode(mode=False):
-        own = (plan.block_starts[:, None] + np.arange(plan.ratio if plan.num_blocks else 0)).reshape(-1)
-        missing = plan.block_positions == 0
-        # rows that stand in for a missing block are read, and then overwritten
-        before = np.where(np.repeat(missing, plan.ratio if plan.num_blocks else 0), own, own - plan.ratio)
-        return _Places(
-            own=device_rows(row_list(own, "rows"), device),
-            before=device_rows(row_list(before, "rows"), device),
-            missing=torch.from_numpy(missing).to(device),
-            positions=torch.from_numpy(plan.block_positions.copy()).to(device),
-        )
+    """The plan's places on ``device``."""
+    own = (plan.block_starts[:, None] + np.arange(plan.ratio if plan.num_blocks else 0)).reshape(-1)
+    missing = plan.block_positions == 0
+    # rows that stand in for a missing block are read, and then overwritten
+    before = np.where(np.repeat(missing, plan.ratio if plan.num_blocks else 0), own, own - plan.ratio)
+    return _Places(
+        own=device_rows(row_list(own, "rows"), device),
+        before=device_rows(row_list(before, "rows"), device),
+        missing=torch.from_numpy(missing).to(device),
+        positions=torch.from_numpy(plan.block_positions.copy()).to(device),
+    )
 
 
 def _check_bank(bank: Any, plan: Any, dim: Any) -> None:

@@ -4,8 +4,9 @@ Cached per exchange and device, since layers and steps repeat plans. Rules EXECU
 ``specs/executors.md``.
 """
 
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
@@ -15,6 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from hpfun import RowExchange, RowRuns, transpose
 from hpfun.rows import RowList, cut, rows_of, runs_of
 
+T = TypeVar("T")
 RUN_ROWS = 16  # mean rows a run must have for slices to beat one gather
 _NONE = (np.zeros(0, dtype=np.int64),) * 2
 
@@ -85,43 +87,52 @@ class DeviceExchange:
     adds: bool
 
 
+def kept_per_device(make: Callable[[Any, torch.device], T]) -> Callable[[Any, torch.device], T]:
+    """``make(value, device)``, called once for equal arguments, since layers and steps repeat plans.
+
+    Made outside inference mode, so that training may use it later, and not kept under a fake or tracing mode, whose
+    tensors must not stay behind.
+    """
+
+    def made(value: Any, device: torch.device) -> T:
+        with torch.inference_mode(mode=False):
+            return make(value, device)
+
+    kept = lru_cache(maxsize=256)(made)
+
+    @wraps(make)
+    def get(value: Any, device: torch.device) -> T:
+        return kept(value, device) if _get_current_dispatch_mode() is None else made(value, device)
+
+    return get
+
+
+@kept_per_device
 def device_exchange(exchange: RowExchange, device: torch.device) -> DeviceExchange:
-    """The exchange's rows on ``device``; made outside inference mode, so that training may use them later."""
-    if _get_current_dispatch_mode() is not None:  # a fake or tracing mode: its tensors must not stay behind
-        return _made(exchange, device)
-    return _kept(exchange, device)
-
-
-@lru_cache(maxsize=256)
-def _kept(exchange: RowExchange, device: torch.device) -> DeviceExchange:
-    return _made(exchange, device)
-
-
-def _made(exchange: RowExchange, device: torch.device) -> DeviceExchange:
-    with torch.inference_mode(mode=False):
-        send, receive = exchange.row_list("send_rows"), exchange.row_list("receive_rows")
-        input_splits, output_splits = exchange.input_splits.tolist(), exchange.output_splits.tolist()
-        sources, targets = exchange.row_list("local_sources"), exchange.row_list("local_targets")
-        few = sum(map(_num_runs, (send, receive, sources, targets))) <= 8  # one run of all has at most two in a part
-        if few and exchange.required and exchange.hits_once and len(sources):
-            together = exchange.sources_by_rank, exchange.targets_by_rank
-            if all(isinstance(part, RowRuns) and len(part.starts) == 1 for part in together):
-                input_splits[exchange.rank] = output_splits[exchange.rank] = len(sources)
-                (send, receive), sources, targets = together, *_NONE
-        local_sources, local_targets = _paired(sources, targets, device)
-        lower, higher = _by_source(exchange, device) if not exchange.hits_once else ((), ())
-        return DeviceExchange(
-            send=device_rows(send, device),
-            receive=device_rows(receive, device),
-            lower=lower,
-            higher=higher,
-            local_sources=local_sources,
-            local_targets=local_targets,
-            input_splits=input_splits,
-            output_splits=output_splits,
-            full=exchange.num_unwritten == 0,
-            adds=not exchange.hits_once,
-        )
+    """The exchange's rows on ``device``."""
+    send, receive = exchange.row_list("send_rows"), exchange.row_list("receive_rows")
+    input_splits, output_splits = exchange.input_splits.tolist(), exchange.output_splits.tolist()
+    sources, targets = exchange.row_list("local_sources"), exchange.row_list("local_targets")
+    few = sum(map(_num_runs, (send, receive, sources, targets))) <= 8  # one run of all has at most two in a part
+    if few and exchange.required and exchange.hits_once and len(sources):
+        together = exchange.sources_by_rank, exchange.targets_by_rank
+        if all(isinstance(part, RowRuns) and len(part.starts) == 1 for part in together):
+            input_splits[exchange.rank] = output_splits[exchange.rank] = len(sources)
+            (send, receive), sources, targets = together, *_NONE
+    local_sources, local_targets = _paired(sources, targets, device)
+    lower, higher = _by_source(exchange, device) if not exchange.hits_once else ((), ())
+    return DeviceExchange(
+        send=device_rows(send, device),
+        receive=device_rows(receive, device),
+        lower=lower,
+        higher=higher,
+        local_sources=local_sources,
+        local_targets=local_targets,
+        input_splits=input_splits,
+        output_splits=output_splits,
+        full=exchange.num_unwritten == 0,
+        adds=not exchange.hits_once,
+    )
 
 
 @lru_cache(maxsize=256)

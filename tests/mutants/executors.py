@@ -36,7 +36,7 @@ MUTANTS = [
         "return tensor[self.span[0] : self.span[1]].clone()",
     ),
     Mutant("EXECUTOR-5", CONVERT, "torch.inference_mode(mode=False)", "torch.inference_mode(mode=True)"),
-    Mutant("EXECUTOR-5", CONVERT, "@lru_cache(maxsize=256)\ndef _kept", "def _kept"),
+    Mutant("EXECUTOR-5", CONVERT, "kept = lru_cache(maxsize=256)(made)", "kept = made"),
     Mutant("EXECUTOR-6", EXCHANGE, "torch.float32 if narrow else rows.dtype", "rows.dtype"),
     Mutant(
         "EXECUTOR-6",
