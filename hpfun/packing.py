@@ -4,6 +4,7 @@ A traced program takes an array as an input, as it takes tensors, so a new layou
 Rule EXCHANGE-13 of ``specs/exchange.md``.
 """
 
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,9 +28,10 @@ def packed_fields(fields: Mapping[str, Any]) -> np.ndarray | None:
     few = _FEW_ROWS + 2 * fields["size"]
     if not all(isinstance(part, RowRuns) or len(part) <= few for part in lists):
         return None
-    ends = [end for part in lists for end in spans_of(part)]
-    head = [*(int(fields[name]) for name in _NUMBERS), *map(len, ends[::2])]
-    return np.concatenate((head, fields["input_splits"], fields["output_splits"], *ends))
+    ends = [end for part in lists for end in (spans_of(part) if len(part) else (part, part))]
+    head = struct.pack("=10q", *(fields[name] for name in _NUMBERS), *map(len, ends[::2]))
+    content = b"".join([head, *(part.tobytes() for part in (fields["input_splits"], fields["output_splits"], *ends))])
+    return np.frombuffer(bytearray(content), dtype=np.int64)
 
 
 def unpacked_fields(packed: np.ndarray) -> dict[str, Any]:

@@ -90,6 +90,15 @@ class SequenceBankPlan:
         """Whether the group enters a collective: some rank needs a row of another."""
         return bool(self.halo_rows.any())
 
+    @cached_property
+    def _edges(self) -> tuple[list[int], list[int], list[int], list[int] | None]:
+        """Owner offsets and bank starts, the first sender of each rank, and where its receivers end, if banks rise."""
+        first = np.searchsorted(self.owner_offsets, self.bank_starts, side="right") - 1
+        first = np.minimum(first, np.arange(self.size)).tolist()
+        rising = bool((self.bank_starts[1:] >= self.bank_starts[:-1]).all())
+        ends = np.searchsorted(self.bank_starts, self.owner_offsets[1:]).tolist() if rising else None
+        return self.owner_offsets.tolist(), self.bank_starts.tolist(), first, ends
+
 
 @plan_value
 class SequenceDispatchRoute:
@@ -139,18 +148,22 @@ def bank_route(plan: SequenceBankPlan, rank: int) -> SequenceDispatchRoute:
         kind = type(plan).__name__
         raise refusal(_CODE, "plan", f"needs a SequenceBankPlan, got {kind}", type=kind)
     rank = check_rank(rank, plan.size)
-    owners, starts = plan.owner_offsets, plan.bank_starts
-    low, high, start = int(owners[rank]), int(owners[rank + 1]), int(starts[rank])
+    owners, starts, first, _ = plan._edges
+    low, high, start = owners[rank], owners[rank + 1], starts[rank]
     own, halo = high - low, low - start
-    input_splits = overlap_rows(starts, owners[:-1], low, high)
+    input_splits, sent = _sent(plan, rank, low, high)
+    output_splits = np.zeros(plan.size, dtype=np.int64)
+    if halo:
+        edges = np.maximum(plan.owner_offsets[first[rank] : rank + 1], start)
+        output_splits[first[rank] : rank] = edges[1:] - edges[:-1]
     fields = {
         "size": plan.size,
         "rank": rank,
         "num_source_rows": own,
         "num_target_rows": halo + own,
-        "send_rows": _tails(own, input_splits[input_splits > 0]),
+        "send_rows": _tails(own, sent),
         "input_splits": readonly(input_splits),
-        "output_splits": readonly(overlap_rows(owners[:-1], owners[1:], start, low)),
+        "output_splits": readonly(output_splits),
         "receive_rows": _stretch(0, halo),
         "local_sources": _stretch(0, own),
         "local_targets": _stretch(halo, halo + own),
@@ -158,14 +171,31 @@ def bank_route(plan: SequenceBankPlan, rank: int) -> SequenceDispatchRoute:
         "reduce": False,
     }
     exchange = known_valid(RowExchange, **fields, _packed=packed_fields(fields))
-    return SequenceDispatchRoute(own, start, high, exchange)
+    bank = {"local_length": own, "global_start": start, "global_stop": high}
+    return known_valid(SequenceDispatchRoute, **bank, exchange=exchange)
+
+
+def _sent(plan: SequenceBankPlan, rank: int, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that a rank sends to each rank, and those counts that are not 0."""
+    ends = plan._edges[3]
+    if ends is None:
+        counts = overlap_rows(plan.bank_starts, plan.owner_offsets[:-1], low, high)
+        return counts, counts[counts > 0]
+    counts = np.zeros(plan.size, dtype=np.int64)
+    if ends[rank] <= rank + 1 or low == high:
+        return counts, counts[:0]
+    # whoever needs rows of this shard needs them up to its end
+    sent = high - np.maximum(plan.bank_starts[rank + 1 : ends[rank]], low)
+    counts[rank + 1 : ends[rank]] = sent
+    return counts, sent
 
 
 def _tails(own: int, counts: np.ndarray) -> RowList:
     """The last rows of a shard, so many for each receiver: whoever needs rows of it needs them up to its end."""
     if len(counts) < 2:
         return _stretch(own - int(counts[0]), own) if len(counts) else _NO_ROWS
-    return row_list(RowRuns(readonly(own - counts), readonly(np.broadcast_to(own, counts.shape))), "send_rows")
+    runs = {"starts": readonly(own - counts), "stops": readonly(np.full(len(counts), own))}
+    return row_list(known_valid(RowRuns, **runs), "send_rows")
 
 
 @lru_cache(maxsize=4096)

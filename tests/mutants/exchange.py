@@ -22,7 +22,12 @@ MUTANTS = [
     Mutant(
         "VALUE-1", FIELDS, "if kind is int or issubclass(kind, np.integer)", "if issubclass(kind, (int, np.integer))"
     ),
-    Mutant("VALUE-2", FIELDS, "buffer=array.tobytes())", "buffer=bytearray(array.tobytes()))"),
+    Mutant(
+        "VALUE-2",
+        FIELDS,
+        "np.frombuffer(array.tobytes(), array.dtype)",
+        "np.frombuffer(bytearray(array.tobytes()), array.dtype)",
+    ),
     Mutant("VALUE-2", FIELDS, "    if array.ndim != 1:\n", "    if array.ndim > 2:\n"),
     Mutant("VALUE-2", FIELDS, "readonly(array.astype(np.int64))", "readonly(array)"),
     Mutant("VALUE-3", FIELDS, "made.__hash__ = _hash", "made.__hash__ = object.__hash__"),
@@ -32,8 +37,8 @@ MUTANTS = [
     Mutant(
         "VALUE-5",
         FIELDS,
-        "return np.ndarray(array.shape, array.dtype, buffer=array.tobytes())",
-        "array.flags.writeable = False\n    return array",
+        "        return np.frombuffer(array.tobytes(), array.dtype)",
+        "        array.flags.writeable = False\n        return array",
     ),
     Mutant("INTERVAL-1", INTERVALS, "np.repeat(starts - (ends - counts), counts)", "np.repeat(starts - ends, counts)"),
     Mutant("INTERVAL-2", INTERVALS, "rows[1:] != rows[:-1] + 1", "rows[1:] < rows[:-1] + 1"),

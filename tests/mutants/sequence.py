@@ -35,16 +35,20 @@ MUTANTS = [
     Mutant(
         "SEQ-4",
         BANK,
-        "overlap_rows(owners[:-1], owners[1:], start, low)",
-        "overlap_rows(owners[:-1], owners[1:], start, low)[::-1].copy()",
+        "edges[1:] - edges[:-1]",
+        "(edges[1:] - edges[:-1])[::-1]",
     ),
     Mutant("SEQ-4", BANK, '"local_targets": _stretch(halo, halo + own)', '"local_targets": _stretch(0, own)'),
     Mutant("SEQ-4", BANK, "readonly(own - counts)", "readonly(own - counts[::-1])"),
     Mutant("SEQ-5", BANK, '"required": plan.required', '"required": halo > 0 or bool(input_splits.any())'),
     Mutant("SEQ-5", BANK, "return bool(self.halo_rows.any())", "return self.size > 1"),
     Mutant(
-        "SEQ-6", BANK, "overlap_rows(starts, owners[:-1], low, high)", "overlap_rows(starts, owners[1:], low, high)"
+        "SEQ-6",
+        BANK,
+        "high - np.maximum(plan.bank_starts[rank + 1 : ends[rank]], low)",
+        "high - plan.bank_starts[rank + 1 : ends[rank]]",
     ),
+    Mutant("SEQ-4", BANK, "rising = bool((self.bank_starts[1:] >= self.bank_starts[:-1]).all())", "rising = True"),
     Mutant("SEQ-6", BANK, 'return row_list(RowRuns([start], [stop]), "rows") if', "return RowRuns([start], [stop]) if"),
     Mutant(
         "SEQ-7", SHARDS, "PackedDocuments(readonly(np.diff(ends)))", "PackedDocuments(readonly(np.diff(ends)[::-1]))"
