@@ -7,7 +7,7 @@ a rank with a new plan and one with a used plan would then wait for each other. 
 
 import json
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import attrs
 import numpy as np
@@ -19,6 +19,7 @@ from hpfun.errors import refusal
 from hpfun.serial import from_json, to_json
 
 Check = Literal["always", "off"]
+T = TypeVar("T")
 _WORDS = 4  # a sha256 digest as int64 words
 
 
@@ -52,20 +53,20 @@ def agree(plan: Any, group: dist.ProcessGroup | None = None, outcome: Outcome | 
     return Agreed(plan, mark, size)
 
 
-def settle(verify: Callable[[], object], describe: Callable[[], dict[str, str]], group: Any, check: Check) -> None:
-    """Call ``verify`` before a collective; with ``"always"``, every rank raises what any rank's call raised.
+def settle(verify: Callable[[], T], describe: Callable[[T], dict[str, str]], group: Any, check: Check) -> T:
+    """What ``verify`` gives, before a collective; with ``"always"``, every rank raises what any rank's call raised.
 
-    ``describe`` says what must be equal on all ranks (it is asked only if all is well here); a difference is
-    HP-AGREE-003.
+    ``describe`` says, of what ``verify`` gave, what must be equal on all ranks (it is asked only if all is well here);
+    a difference is HP-AGREE-003.
     """
     if check not in ("always", "off"):
         raise refusal("HP-EXCHANGE-008", "check", f"got {check!r:.40}", "use always or off", got=repr(check)[:40])
     if check == "off":
-        verify()
-        return
-    _, outcome = attempt(verify)
-    described = describe() if outcome.ok else {}
+        return verify()
+    found, outcome = attempt(verify)
+    described = describe(cast(T, found)) if outcome.ok else {}
     _compare(outcome, digest(described), described, group, "HP-AGREE-003", "tensor")
+    return cast(T, found)
 
 
 def signature(tensor: torch.Tensor, dim: int) -> str:

@@ -17,7 +17,9 @@ import torch.distributed as dist
 from hpfun import RowExchange
 from hpfun.errors import refusal
 from hpfun.exchange import unpack_exchange
+from hpfun_torch import transfer
 from hpfun_torch.agree import Check
+from hpfun_torch.checks import Movement, check_gather, check_movement, group_size, needs_gradient
 from hpfun_torch.convert import backward_exchange
 from hpfun_torch.inductor_order import keep_order
 
@@ -32,27 +34,16 @@ def named_group(name: str) -> dist.ProcessGroup | None:
     return dist.distributed_c10d._resolve_process_group(dist.distributed_c10d.GroupName(name)) if name else None
 
 
-def exchange_in_graph(
-    tensor: torch.Tensor,
-    exchange: RowExchange,
-    group: dist.ProcessGroup | None,
-    dim: int,
-    fill: float,
-    check: str,
-    codes: tuple[str, str],
-) -> torch.Tensor:
-    """``exchange_rows`` as one operator; HP-EXCHANGE-008, while tracing, for long scattered lists."""
+def exchange_in_graph(tensor: torch.Tensor, movement: Movement) -> torch.Tensor:
+    """``move_rows`` as one operator; HP-EXCHANGE-008, while tracing, for long scattered lists."""
+    exchange, group, dim, fill, check, codes = movement
     if exchange._packed is None:
         advice = "call it outside the compiled function"
         raise refusal("HP-EXCHANGE-008", "exchange", "its rows are scattered, and cannot pass through a graph", advice)
     packed = torch.as_tensor(exchange._packed)
-    options = (False, float(fill), group_name(group), check, *codes, _needs_grad(tensor))
+    # whether a gradient is needed is known while tracing, and not inside an operator
+    options = (False, float(fill), group_name(group), check, *codes, needs_gradient(tensor))
     return torch.ops.hpfun.exchange_rows(tensor, packed, exchange.num_target_rows, dim, *options)
-
-
-def _needs_grad(tensor: torch.Tensor) -> bool:
-    """Whether a gradient is needed: known while tracing, and not inside an operator."""
-    return tensor.requires_grad and torch.is_grad_enabled()
 
 
 @lru_cache(maxsize=256)
@@ -83,11 +74,10 @@ def _exchange_rows(
     dim_code: str,
     needs_grad: bool,
 ) -> torch.Tensor:
-    from hpfun_torch.exchange import run_exchange  # it routes compiled calls to this module
-
-    exchange = _unpacked(packed.numpy().tobytes(), backwards)
-    options = (fill, cast(Check, check), (code, dim_code), needs_grad)
-    return run_exchange(tensor, exchange, named_group(group), dim, *options)
+    exchange, ranks = _unpacked(packed.numpy().tobytes(), backwards), named_group(group)
+    movement = Movement(exchange, ranks, dim, fill, cast(Check, check), (code, dim_code))
+    check_movement(tensor, movement, needs_grad)
+    return transfer.start_exchange(tensor.movedim(dim, 0), exchange, ranks, fill)().movedim(0, dim)
 
 
 @_exchange_rows.register_fake
@@ -102,7 +92,7 @@ def _keep_exchange(ctx, inputs, output):
 
 
 def _exchange_back(ctx, grad):
-    options = (not ctx.backwards, 0.0, ctx.group, "off", *ctx.codes, _needs_grad(grad))
+    options = (not ctx.backwards, 0.0, ctx.group, "off", *ctx.codes, needs_gradient(grad))
     back = torch.ops.hpfun.exchange_rows(grad, ctx.packed, ctx.num_rows, ctx.dim, *options)
     return back, *[None] * 10
 
@@ -121,7 +111,7 @@ def gather_in_graph(
     elif isinstance(lengths, Sequence):
         total = sum(lengths)
         lengths = torch.tensor(lengths, dtype=torch.int64)
-    options = (group_name(group), check, _needs_grad(tensor))
+    options = (group_name(group), check, needs_gradient(tensor))
     return torch.ops.hpfun.gather_rows(tensor, lengths, total, dim, *options)[0]
 
 
@@ -135,10 +125,10 @@ def _gather_rows(
     check: str,
     needs_grad: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    from hpfun_torch.gather import run_gather
-
-    gathered, found = run_gather(tensor, lengths, named_group(group), dim, cast(Check, check), needs_grad)
-    return gathered, torch.tensor(found, dtype=torch.int64)
+    ranks = named_group(group)
+    counts = check_gather(tensor, ranks, dim, lengths, cast(Check, check), needs_grad)
+    gathered = transfer.start_gather(tensor.movedim(dim, 0), counts, ranks)()
+    return gathered.movedim(0, dim), torch.tensor(counts, dtype=torch.int64)
 
 
 @_gather_rows.register_fake
@@ -146,15 +136,13 @@ def _(tensor, lengths, total, dim, group, check, needs_grad):
     keep_order(torch.ops.hpfun.gather_rows.default)
     if total is None:
         total = torch.library.get_ctx().new_dynamic_size()
-    size = dist.get_world_size(named_group(group)) if dist.is_initialized() else 1
-    return _resized(tensor, dim, total), torch.empty(size, dtype=torch.int64)
+    return _resized(tensor, dim, total), torch.empty(group_size(named_group(group)), dtype=torch.int64)
 
 
 @torch.library.custom_op("hpfun::reduce_rows", mutates_args=())
 def _reduce_rows(tensor: torch.Tensor, lengths: torch.Tensor, num_rows: int, dim: int, group: str) -> torch.Tensor:
-    from hpfun_torch.gather import run_reduce
-
-    return run_reduce(tensor.movedim(dim, 0), tuple(lengths.tolist()), named_group(group)).movedim(0, dim)
+    rows = transfer.reduce_rows(tensor.movedim(dim, 0), tuple(lengths.tolist()), named_group(group))
+    return rows.movedim(0, dim)
 
 
 @_reduce_rows.register_fake
@@ -179,7 +167,7 @@ def _keep_reduce(ctx, inputs, output):
 
 
 def _reduce_back(ctx, grad):
-    options = (ctx.group, "off", _needs_grad(grad))
+    options = (ctx.group, "off", needs_gradient(grad))
     back = torch.ops.hpfun.gather_rows(grad, ctx.lengths, ctx.num_rows, ctx.dim, *options)[0]
     return back, None, None, None, None
 

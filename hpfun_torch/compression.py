@@ -14,8 +14,8 @@ from hpfun import DocumentCompressionPlan
 from hpfun.compression.blocks import check_rotary_tables
 from hpfun.errors import refusal
 from hpfun.rows import row_list
+from hpfun_torch.checks import check_dim
 from hpfun_torch.convert import Rows, device_rows, kept_per_device
-from hpfun_torch.exchange import check_dim
 
 
 @torch.compiler.disable  # a compiler would trace the plan's NumPy arrays; without fullgraph it calls this instead

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from hpfun import SequenceDispatchRoute
 from hpfun.errors import refusal
 from hpfun_torch.agree import Check
+from hpfun_torch.checks import Movement
 from hpfun_torch.exchange import move_rows, start_rows
 from hpfun_torch.handle import Handle, spent
 
@@ -40,7 +41,7 @@ def dispatch_sequence(
     >>> dispatch_sequence(torch.ones(4, 2), sliding_window_route((0, 4, 8), 4, 2, rank=1, window=3)).shape
     torch.Size([4, 2])
     """
-    return move_rows(tensor, _exchange(route), group, dim, 0, check, _CODES)
+    return move_rows(tensor, _movement(route, group, dim, check))
 
 
 def start_dispatch(
@@ -55,7 +56,7 @@ def start_dispatch(
     Do not write to ``tensor`` before the wait. In a compiled graph the whole transfer runs here. Raises what
     ``dispatch_sequence`` raises, and HP-STATE-001 at a second wait.
     """
-    return start_rows(tensor, _exchange(route), group, dim, 0, check, _CODES, "start_dispatch")
+    return start_rows(tensor, _movement(route, group, dim, check), "start_dispatch", "dispatch_sequence")
 
 
 class DeferredBankLaunch(Generic[T]):
@@ -102,8 +103,8 @@ class DeferredBankLaunch(Generic[T]):
         return handle.wait()
 
 
-def _exchange(route: Any) -> Any:
+def _movement(route: Any, group: dist.ProcessGroup | None, dim: int, check: Check) -> Movement:
     if not isinstance(route, SequenceDispatchRoute):
         kind = type(route).__name__
         raise refusal("HP-ROUTE-006", "route", f"needs a SequenceDispatchRoute, got {kind}", type=kind)
-    return route.exchange
+    return Movement(route.exchange, group, dim, 0, check, _CODES)

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hpfun import IndexerRoute
+from hpfun import IndexerRoute, RowExchange
 from hpfun._fields import integer
 from hpfun.errors import PlanError, Violation, refusal
 from hpfun_torch.agree import Check, settle, signature
+from hpfun_torch.checks import check_group
 from hpfun_torch.convert import backward_exchange
-from hpfun_torch.exchange import check_group, start_exchange
+from hpfun_torch.exchange import start_exchange
 from hpfun_torch.handle import Handle
 
 Positions = tuple[torch.Tensor, torch.Tensor]
@@ -49,7 +50,7 @@ class IndexerInputExchange:
         Raises HP-INDEX-008 for another shape or a dtype that is not integer, HP-STATE-001 at a second launch.
         """
         count = self._route.query_count
-        settle(lambda: _check_ids(ids, count), lambda: {"ids": f"k = {ids.shape[-1]}"}, self._group, self._check)
+        settle(lambda: _check_ids(ids, count), lambda _: {"ids": f"k = {ids.shape[-1]}"}, self._group, self._check)
         self._launch.wait()
         rows = ids.detach().reshape(count, ids.shape[-1]).to(torch.int32)
         home = backward_exchange(self._route.exchange)
@@ -82,7 +83,7 @@ def launch_indexer_inputs(
     tensors = [query_residual, weights, *position_embeddings]
     settle(
         lambda: (check_group(route.exchange, group, check), _check_inputs(tensors, route.exchange.num_source_rows)),
-        lambda: {
+        lambda _: {
             "required": str(route.exchange.required),
             "plan_digest": route.plan_digest,
             **{name: signature(tensor, 1) for name, tensor in zip(_NAMES, tensors, strict=True)},
@@ -90,6 +91,13 @@ def launch_indexer_inputs(
         group,
         check,
     )
+    return IndexerInputExchange(_start_together(tensors, route.exchange, group), route, group, check)
+
+
+def _start_together(
+    tensors: list[torch.Tensor], exchange: RowExchange, group: dist.ProcessGroup | None
+) -> Handle[Inputs]:
+    """Start moving the four inputs, those of one dtype side by side."""
     kinds: dict[torch.dtype, list[int]] = {}
     for at, tensor in enumerate(tensors):
         kinds.setdefault(tensor.dtype, []).append(at)
@@ -97,7 +105,7 @@ def launch_indexer_inputs(
     with torch.no_grad():
         for places in kinds.values():
             packed = torch.cat([tensors[at].detach() for at in places], dim=-1)
-            pending.append((places, start_exchange(packed, route.exchange, group, dim=1)))
+            pending.append((places, start_exchange(packed, exchange, group, dim=1)))
     widths = [tensor.shape[-1] for tensor in tensors]
 
     def finish() -> Inputs:
@@ -109,7 +117,7 @@ def launch_indexer_inputs(
                     moved[at] = part
         return moved[0], moved[1], (moved[2], moved[3])
 
-    return IndexerInputExchange(Handle(finish, "inputs"), route, group, check)
+    return Handle(finish, "inputs")
 
 
 def balanced_indexer_select(
@@ -130,10 +138,9 @@ def balanced_indexer_select(
     """
     inputs = launch_indexer_inputs(query_residual, weights, position_embeddings, route=route, group=group, check=check)
     moved = inputs.wait()
-    selected: list[torch.Tensor] = []
     with torch.no_grad():  # a selector that fails on one rank fails all, where every rank is asked
-        settle(lambda: selected.append(selector(*moved, route.segments)), dict, group, check)
-    return inputs.launch_result(selected[0]).wait()
+        ids = settle(lambda: selector(*moved, route.segments), lambda _: {}, group, check)
+    return inputs.launch_result(ids).wait()
 
 
 def project_worker_queries(

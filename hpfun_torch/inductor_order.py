@@ -10,35 +10,26 @@ from typing import Any
 
 from torch.utils import _pytree
 
-_done: set[str] = set()
-
 
 def keep_order(operator: Any) -> None:
-    """Lower ``operator`` with a dependence on the one before it, as soon as inductor is there; once per process."""
+    """Lower ``operator`` with a dependence on the effect before it, from when inductor is there."""
     lowering: Any = sys.modules.get("torch._inductor.lowering")
-    if lowering is None or operator.name() in _done:
-        return
-    _done.add(operator.name())
-    lowering.register_lowering(operator, type_promotion_kind=None)(_ordered(operator))
+    if lowering is not None and operator not in lowering.lowerings:
+        lowering.register_lowering(operator, type_promotion_kind=None)(_ordered(operator))
 
 
 def _ordered(operator: Any) -> Any:
+    from torch._higher_order_ops.effects import _get_effect
     from torch._inductor import ir
     from torch._inductor.virtualized import V
 
     def lower(*arguments: Any, **options: Any) -> Any:
         graph: Any = V.graph
-        first = len(graph.operations)
+        first, before = len(graph.operations), graph.effectful_ops.get(_get_effect(operator))
         made = ir.FallbackKernel.create(operator, *arguments, **options)
-        result = _pytree.tree_map(_wrapped, made)
-        before = graph.__dict__.get("_hpfun_last")
-        for operation in graph.operations[first:]:
-            if before is not None:
-                graph.additional_star_deps[operation.get_operation_name()].add(before)
-        graph.__dict__["_hpfun_last"] = graph.operations[-1].get_name()
-        return result
-
-    def _wrapped(part: Any) -> Any:
-        return part.wrap_for_lowering() if isinstance(part, ir.IRNode) else part
+        if before is not None:
+            for operation in graph.operations[first:]:
+                graph.additional_star_deps[operation.get_operation_name()].add(before.get_name())
+        return _pytree.tree_map(lambda part: part.wrap_for_lowering() if isinstance(part, ir.IRNode) else part, made)
 
     return lower

@@ -31,8 +31,8 @@ from hpfun_torch import (
     launch_indexer_inputs,
     project_worker_queries,
     start_exchange,
+    transfer,
 )
-from hpfun_torch import exchange as executor
 from hpfun_torch.convert import device_exchange
 from hpfun_torch.ops import lightning_indexer
 
@@ -131,13 +131,13 @@ def collectives_of_exchange(exchanges: list[RowExchange], width: int) -> list[st
 
 def order_of_started_exchange(exchanges: list[RowExchange]) -> list[str]:
     exchange = own(exchanges)
-    real = executor._copy_local
+    real = transfer._copy_local
 
     def copied(*args: Any) -> None:
         recorder.events.append("local copies")
         real(*args)
 
-    with Recorder() as recorder, patch.object(executor, "_copy_local", copied):
+    with Recorder() as recorder, patch.object(transfer, "_copy_local", copied):
         handle = start_exchange(torch.ones(exchange.num_source_rows, 2), exchange)
         recorder.events.append("between")
         handle.wait()

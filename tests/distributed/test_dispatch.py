@@ -236,7 +236,7 @@ def test_scattered_rows_do_not_pass_through_a_graph(ranks):
     assert ranks(1).run(on_ranks.compiled_scattered) == ["HP-EXCHANGE-008"]
 
 
-@pytest.mark.rule("DISPATCH-1")
+@pytest.mark.rule("SEQ-1")
 def test_the_window_of_a_query_counts_the_query_itself():
     plan = sliding_window_plan((0, 16), 4, 4, 4)
     assert plan.bank_starts.tolist() == [0, 1, 5, 9]

@@ -10,10 +10,12 @@ HANDLE = "hpfun_torch/handle.py"
 INDEXER = "hpfun_torch/indexer.py"
 OPS = "hpfun_torch/ops/cpu.py"
 RANKS = "hpfun_torch/ranks.py"
+CHECKS = "hpfun_torch/checks.py"
+TRANSFER = "hpfun_torch/transfer.py"
 
 MUTANTS = [
-    Mutant("EXECUTOR-1", EXCHANGE, "0 if exchange.reduce else fill", "0"),
-    Mutant("EXECUTOR-1", EXCHANGE, ".movedim(0, dim)\n\n\ndef start", "\n\n\ndef start"),
+    Mutant("EXECUTOR-1", TRANSFER, "0 if exchange.reduce else fill", "0"),
+    Mutant("EXECUTOR-1", EXCHANGE, "fill, pending).movedim(0, dim)", "fill, pending)"),
     Mutant(
         "EXECUTOR-1",
         "hpfun/exchange.py",
@@ -27,8 +29,8 @@ MUTANTS = [
         "_Exchange.apply(grad, backward_exchange(ctx.exchange), ctx.group, 0, None), None",
         "grad.new_zeros(backward_exchange(ctx.exchange).num_target_rows, *grad.shape[1:]), None",
     ),
-    Mutant("EXECUTOR-3", EXCHANGE, "    if exchange.required:\n        in_place", "    if True:\n        in_place"),
-    Mutant("EXECUTOR-4", EXCHANGE, "plan.receive.span is not None and not plan.adds", "False"),
+    Mutant("EXECUTOR-3", TRANSFER, "    if exchange.required:\n        in_place", "    if True:\n        in_place"),
+    Mutant("EXECUTOR-4", TRANSFER, "plan.receive.span is not None and not plan.adds", "False"),
     Mutant(
         "EXECUTOR-4",
         CONVERT,
@@ -37,10 +39,12 @@ MUTANTS = [
     ),
     Mutant("EXECUTOR-5", CONVERT, "torch.inference_mode(mode=False)", "torch.inference_mode(mode=True)"),
     Mutant("EXECUTOR-5", CONVERT, "kept = lru_cache(maxsize=256)(made)", "kept = made"),
-    Mutant("EXECUTOR-6", EXCHANGE, "torch.float32 if narrow else rows.dtype", "rows.dtype"),
+    Mutant(
+        "EXECUTOR-6", TRANSFER, "torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype", "rows.dtype"
+    ),
     Mutant(
         "EXECUTOR-6",
-        EXCHANGE,
+        TRANSFER,
         "    plan.local_targets.add(target, plan.local_sources.take(rows))\n    for part in plan.higher:\n",
         "    for part in plan.higher:\n        plan.local_targets.add(target, plan.local_sources.take(rows))\n",
     ),
@@ -57,17 +61,22 @@ MUTANTS = [
         "return _Exchange.apply(grad, backward_exchange(ctx.exchange), ctx.group, 0, None), None",
         "return _Exchange.apply(grad.detach(), backward_exchange(ctx.exchange), ctx.group, 0, None), None",
     ),
-    Mutant("EXECUTOR-9", EXCHANGE, "-tensor.ndim <= dim < tensor.ndim", "-tensor.ndim <= dim <= tensor.ndim"),
-    Mutant("EXECUTOR-9", EXCHANGE, "if rows != exchange.num_source_rows:", "if rows < exchange.num_source_rows:"),
-    Mutant("EXECUTOR-9", EXCHANGE, "if (size, rank) != (exchange.size, exchange.rank):", "if rank != exchange.rank:"),
+    Mutant("EXECUTOR-9", CHECKS, "-tensor.ndim <= dim < tensor.ndim", "-tensor.ndim <= dim <= tensor.ndim"),
+    Mutant("EXECUTOR-9", CHECKS, "if rows != exchange.num_source_rows:", "if rows < exchange.num_source_rows:"),
+    Mutant("EXECUTOR-9", CHECKS, "if (size, rank) != (exchange.size, exchange.rank):", "if rank != exchange.rank:"),
     Mutant(
         "EXECUTOR-10",
         AGREE,
-        "    described = describe() if outcome.ok else {}\n    _compare(",
+        "    described = describe(cast(T, found)) if outcome.ok else {}\n    _compare(",
         "    described = {}\n    _compare(",
     ),
     Mutant("EXECUTOR-10", AGREE, '    if check == "off":\n', "    if check:\n"),
-    Mutant("EXECUTOR-11", EXCHANGE, "group=group, async_op=True", "group=group, async_op=False"),
+    Mutant(
+        "EXECUTOR-11",
+        TRANSFER,
+        "plan.input_splits, group=group, async_op=True",
+        "plan.input_splits, group=group, async_op=False",
+    ),
     Mutant("AGREE-1", AGREE, "return Agreed(plan, mark, size)", "return Agreed(plan, mark[::-1], size)"),
     Mutant("AGREE-1", AGREE, 'return getattr(plan, "plan_digest", None) or digest(plan)', "return digest(plan)"),
     Mutant("AGREE-2", AGREE, 'found.update(_described(value, f"{name}."))', "found[name] = digest(value)"),
@@ -99,15 +108,15 @@ MUTANTS = [
     Mutant(
         "SELECT-3",
         INDEXER,
-        "settle(lambda: selected.append(selector(*moved, route.segments)), dict, group, check)",
-        "selected += [selector(*moved, route.segments), selector(*moved, route.segments)]",
+        "ids = settle(lambda: selector(*moved, route.segments), lambda _: {}, group, check)",
+        "ids = [selector(*moved, route.segments), selector(*moved, route.segments)][0]",
     ),
     Mutant("SELECT-4", INDEXER, "to(torch.int32)", "to(torch.int64)"),
     Mutant(
         "SELECT-5",
         INDEXER,
-        "    return IndexerInputExchange(Handle(finish",
-        "    moved_now = finish()\n    return IndexerInputExchange(Handle(lambda: moved_now",
+        '    return Handle(finish, "inputs")\n',
+        '    moved_now = finish()\n    return Handle(lambda: moved_now, "inputs")\n',
     ),
     Mutant("SELECT-6", INDEXER, "        if missing:\n", "        if False:\n"),
     Mutant(
@@ -116,7 +125,7 @@ MUTANTS = [
     Mutant("SELECT-7", INDEXER, "if len(shape) != 3 or shape[:2] != (1, local):", "if len(shape) != 3:"),
     Mutant("SELECT-7", INDEXER, "ids.is_floating_point() or ids.dtype == torch.bool", "ids.is_floating_point()"),
     Mutant("SELECT-7", INDEXER, "if rows.ndim < 2 or calls * length < count:", "if rows.ndim < 2:"),
-    Mutant("SELECT-8", EXCHANGE, "    if exchange.required:\n        in_place", "    if True:\n        in_place"),
+    Mutant("SELECT-8", TRANSFER, "    if exchange.required:\n        in_place", "    if True:\n        in_place"),
     Mutant("SELECT-9", "hpfun_torch/demo.py", "(answer.ids != shard).any(axis=1)", "(answer.ids != shard).all(axis=1)"),
     Mutant("OPS-1", OPS, "torch.mm(head, block).relu_()", "torch.mm(head, block)"),
     Mutant("OPS-1", OPS, "order >= visible[:, None]", "order > visible[:, None]"),

@@ -19,6 +19,8 @@ COMPILED = "hpfun_torch/compiled.py"
 DISPATCH = "hpfun_torch/dispatch.py"
 GATHER = "hpfun_torch/gather.py"
 COMPRESSION = "hpfun_torch/compression.py"
+CHECKS = "hpfun_torch/checks.py"
+TRANSFER = "hpfun_torch/transfer.py"
 
 MUTANTS = [
     Mutant("SEQ-1", WINDOW, "firsts[:-1] - window + 1", "firsts[:-1] - window"),
@@ -174,11 +176,11 @@ MUTANTS = [
     Mutant(
         "EXECUTOR-12",
         "hpfun_torch/inductor_order.py",
-        "            if before is not None:\n",
-        "            if False:\n",
+        "        if before is not None:\n",
+        "        if False:\n",
     ),
-    Mutant("EXECUTOR-10", COMPILED, "return tensor.requires_grad and torch.is_grad_enabled()", "return False"),
-    Mutant("EXECUTOR-1", EXCHANGE, "rows.resolve_conj().resolve_neg().contiguous()", "rows.contiguous()"),
+    Mutant("EXECUTOR-10", CHECKS, "return tensor.requires_grad and torch.is_grad_enabled()", "return False"),
+    Mutant("EXECUTOR-1", TRANSFER, "rows.resolve_conj().resolve_neg().contiguous()", "rows.contiguous()"),
     Mutant(
         "EXECUTOR-8",
         EXCHANGE,
@@ -196,8 +198,8 @@ MUTANTS = [
     Mutant(
         "DISPATCH-1",
         EXCHANGE,
-        "_Exchange.apply(tensor.movedim(dim, 0), exchange, group, fill, None).movedim(0, dim)",
-        "_Exchange.apply(tensor.movedim(dim, 0), exchange, group, fill, None)",
+        "_Exchange.apply(tensor.movedim(dim, 0), exchange, group, fill, pending).movedim(0, dim)",
+        "_Exchange.apply(tensor.movedim(dim, 0), exchange, group, fill, pending)",
     ),
     Mutant("DISPATCH-1", BANK, '"local_targets": _stretch(halo, halo + own)', '"local_targets": _stretch(0, own)'),
     Mutant(
@@ -207,8 +209,8 @@ MUTANTS = [
         "(higher if source < exchange.rank else lower)",
     ),
     Mutant("DISPATCH-2", CONVERT, "tensor[start:stop].add_(values", "tensor[start:stop].copy_(values"),
-    Mutant("DISPATCH-2", EXCHANGE, "torch.float32 if narrow else rows.dtype", "rows.dtype"),
-    Mutant("DISPATCH-3", EXCHANGE, "    if exchange.required:\n        in_place", "    if True:\n        in_place"),
+    Mutant("DISPATCH-2", TRANSFER, "torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype", "dtype"),
+    Mutant("DISPATCH-3", TRANSFER, "    if exchange.required:\n        in_place", "    if True:\n        in_place"),
     Mutant(
         "DISPATCH-4", DISPATCH, '_CODES = ("HP-ROUTE-006", "HP-ROUTE-007")', '_CODES = ("HP-ROUTE-007", "HP-ROUTE-006")'
     ),
@@ -227,25 +229,25 @@ MUTANTS = [
         "(np.abs(got.grad - expected.grad) > 1e-12)",
         "(np.abs(got.grad - expected.grad) > 1e-3)",
     ),
-    Mutant("GATHER-1", GATHER, "part[:count] for part, count", "part[-count:] for part, count"),
-    Mutant("GATHER-1", GATHER, "        if min(lengths) == longest:\n", "        if True:\n"),
+    Mutant("GATHER-1", TRANSFER, "part[:count] for part, count", "part[-count:] for part, count"),
+    Mutant("GATHER-1", TRANSFER, "        if min(lengths) == longest:\n", "        if True:\n"),
     Mutant(
         "GATHER-2",
         GATHER,
         "return _Reduce.apply(grad, ctx.lengths, ctx.group), None",
         "return grad[: ctx.lengths[dist.get_rank(ctx.group)]].clone(), None",
     ),
-    Mutant("GATHER-3", GATHER, "    for part in parts[1:]:\n", "    for part in parts[1:].flip(0):\n"),
-    Mutant("GATHER-3", GATHER, "parts[0].to(torch.float32) if narrow", "parts[0].clone() if narrow"),
-    Mutant("GATHER-4", GATHER, "    if kept[0] is not None:\n", "    if False:\n"),
+    Mutant("GATHER-3", TRANSFER, "    for part in parts[1:]:\n", "    for part in parts[1:].flip(0):\n"),
+    Mutant("GATHER-3", TRANSFER, "parts[0].to(_summed(rows.dtype), copy=True)", "parts[0].clone()"),
+    Mutant("GATHER-4", CHECKS, "    if counts is not None:\n", "    if False:\n"),
     Mutant(
         "GATHER-4",
-        GATHER,
+        TRANSFER,
         "    if len(lengths) == 1 or not max(lengths):\n        copy",
         "    if len(lengths) == 1:\n        copy",
     ),
-    Mutant("GATHER-5", GATHER, "or counts[rank] != rows:", "or counts[rank] < rows:"),
-    Mutant("GATHER-5", GATHER, "min(counts) < 0 or", ""),
+    Mutant("GATHER-5", CHECKS, "or counts[rank] != rows:", "or counts[rank] < rows:"),
+    Mutant("GATHER-5", CHECKS, "min(counts) < 0 or", ""),
     Mutant(
         "GATHER-6",
         COMPILED,
