@@ -61,29 +61,28 @@ class PackedDocuments:
         >>> PackedDocuments.from_cu_seq_lens([0, 5, 8, 16]).lengths.tolist()
         [5, 3, 8]
         """
-        ends = integers(cu_seq_lens, "cu_seq_lens", "HP-DOC-002")
-        if len(ends) < 2 or ends[0] != 0:
-            raise refusal(
-                "HP-DOC-002",
-                "cu_seq_lens",
-                f"{len(ends)} entries, the first is {ends[0] if len(ends) else 'missing'}",
-                "start with 0, then one end per document",
-                entries=len(ends),
-                first=int(ends[0]) if len(ends) else None,
-            )
-        falls = np.flatnonzero(ends[1:] <= ends[:-1])
-        if len(falls):
-            at = int(falls[0]) + 1
-            raise refusal(
-                "HP-DOC-002",
-                "cu_seq_lens",
-                f"entry {at} is {ends[at]}, after {ends[at - 1]}",
-                "drop empty documents",
-                index=at,
-                value=int(ends[at]),
-                before=int(ends[at - 1]),
-            )
-        return cls(readonly(np.diff(ends)))
+        return cls.from_boundaries(cu_seq_lens, "cu_seq_lens", "HP-DOC-002", "HP-DOC-002")
+
+    @classmethod
+    def from_boundaries(cls, ends: object, where: str, code: str, rise_code: str) -> "PackedDocuments":
+        """From cumulative ends in an argument ``where``; ``code`` for what is no such list, ``rise_code`` if it falls.
+
+        >>> PackedDocuments.from_boundaries([0, 5, 8], "boundaries", "HP-ROUTE-003", "HP-ROUTE-004").lengths.tolist()
+        [5, 3]
+        """
+        bounds = integers(ends, where, code)
+        if len(bounds) < 2 or bounds[0] != 0:
+            first = int(bounds[0]) if len(bounds) else None
+            message = f"{len(bounds)} entries, the first is {'missing' if first is None else first}"
+            advice = "start with 0, then one end per document; lengths are PackedDocuments(lengths)"
+            raise refusal(code, where, message, advice, entries=len(bounds), first=first)
+        falls = bounds[1:] <= bounds[:-1]
+        if falls.any():
+            at = int(falls.argmax()) + 1
+            facts = {"index": at, "value": int(bounds[at]), "before": int(bounds[at - 1])}
+            message = f"entry {at} is {bounds[at]}, after {bounds[at - 1]}"
+            raise refusal(rise_code, where, message, "drop empty documents", **facts)
+        return cls(readonly(np.diff(bounds)))
 
     @property
     def num_documents(self) -> int:

@@ -40,6 +40,6 @@ def unpacked_fields(packed: np.ndarray) -> dict[str, Any]:
     counts = packed[len(_NUMBERS) : len(_NUMBERS) + len(ROW_LISTS)].tolist()
     lengths = [numbers["size"], numbers["size"], *(count for count in counts for _ in range(2))]
     inputs, outputs, *ends, _ = np.split(packed[len(_NUMBERS) + len(ROW_LISTS) :], np.cumsum(lengths))
-    lists = [joined(starts.tolist(), stops.tolist()) for starts, stops in zip(ends[::2], ends[1::2], strict=True)]
+    lists = [joined(starts, stops) for starts, stops in zip(ends[::2], ends[1::2], strict=True)]
     numbers |= {name: bool(numbers[name]) for name in ("required", "reduce")}
     return {**numbers, "input_splits": inputs, "output_splits": outputs, **dict(zip(ROW_LISTS, lists, strict=True))}

@@ -75,21 +75,18 @@ class RowRuns:
 RowList = np.ndarray | RowRuns
 
 
-def joined(starts: Sequence[int], stops: Sequence[int]) -> RowRuns:
+def joined(starts: Any, stops: Any) -> RowRuns:
     """The intervals in their order, without empty ones, adjacent ones joined.
 
-    >>> tuple(part.tolist() for part in attrs.astuple(joined([0, 2, 2, 7], [2, 2, 5, 8]), recurse=False))
-    ([0, 7], [5, 8])
+    >>> joined([0, 2, 2, 7], [2, 2, 5, 8]).spans
+    ((0, 5), (7, 8))
     """
-    firsts: list[int] = []
-    lasts: list[int] = []
-    for start, stop in zip(starts, stops, strict=True):
-        if lasts and start == lasts[-1]:
-            lasts[-1] = stop
-        elif start < stop:
-            firsts.append(start)
-            lasts.append(stop)
-    return RowRuns(firsts, lasts)
+    firsts, lasts = np.asarray(starts, dtype=np.int64), np.asarray(stops, dtype=np.int64)
+    filled = firsts < lasts
+    firsts, lasts = firsts[filled], lasts[filled]
+    breaks = np.flatnonzero(firsts[1:] != lasts[:-1])
+    heads, tails = np.concatenate(([0], breaks + 1)), np.concatenate((breaks, [len(lasts) - 1]))
+    return RowRuns(firsts[heads], lasts[tails]) if len(firsts) else RowRuns([], [])
 
 
 def chained(*parts: RowList) -> RowList:
@@ -99,8 +96,9 @@ def chained(*parts: RowList) -> RowList:
     [4, 5, 6, 7, 8]
     """
     if all(isinstance(part, RowRuns) or not len(part) for part in parts):
-        spans = [span for part in parts if isinstance(part, RowRuns) for span in part.spans]
-        return row_list(joined([start for start, _ in spans], [stop for _, stop in spans]), "rows")
+        ends = [spans_of(part) for part in parts]
+        starts, stops = (np.concatenate(side) for side in zip(*ends, strict=True))
+        return row_list(joined(starts, stops), "rows")
     return row_list(readonly(np.concatenate([rows_of(part) for part in parts])), "rows")
 
 
@@ -114,8 +112,8 @@ def cut(part: RowList, at: int) -> tuple[RowList, RowList]:
         return part[:at], part[at:]
     ends = np.cumsum(part.stops - part.starts)
     firsts = ends - (part.stops - part.starts)
-    head = joined(part.starts.tolist(), np.clip(part.stops - (ends - at), part.starts, part.stops).tolist())
-    tail = joined(np.clip(part.starts + (at - firsts), part.starts, part.stops).tolist(), part.stops.tolist())
+    head = joined(part.starts, np.clip(part.stops - (ends - at), part.starts, part.stops))
+    tail = joined(np.clip(part.starts + (at - firsts), part.starts, part.stops), part.stops)
     return row_list(head, "rows"), row_list(tail, "rows")
 
 

@@ -3,9 +3,7 @@
 Rule SEQ-10 of ``specs/sequence.md``.
 """
 
-import numpy as np
-
-from hpfun._fields import INT64_MAX, integer, integers, readonly
+from hpfun._fields import INT64_MAX, integer
 from hpfun.documents import PackedDocuments
 from hpfun.errors import refusal
 
@@ -31,19 +29,7 @@ def read_boundaries(boundaries: object, where: str = "boundaries") -> PackedDocu
     """
     if isinstance(boundaries, PackedDocuments):
         return boundaries
-    ends = integers(boundaries, where, "HP-ROUTE-003")
-    if len(ends) < 2 or ends[0] != 0:
-        first = int(ends[0]) if len(ends) else None
-        message = f"{len(ends)} entries, the first is {'missing' if first is None else first}"
-        advice = "start with 0, then one end per document"
-        raise refusal("HP-ROUTE-003", where, message, advice, entries=len(ends), first=first)
-    falls = ends[1:] <= ends[:-1]
-    if falls.any():
-        at = int(falls.argmax()) + 1
-        facts = {"index": at, "value": int(ends[at]), "before": int(ends[at - 1])}
-        message = f"entry {at} is {ends[at]}, after {ends[at - 1]}"
-        raise refusal("HP-ROUTE-004", where, message, "drop empty documents", **facts)
-    return PackedDocuments(readonly(np.diff(ends)))
+    return PackedDocuments.from_boundaries(boundaries, where, "HP-ROUTE-003", "HP-ROUTE-004")
 
 
 def check_shards(boundaries: object, local_length: object, size: object) -> tuple[PackedDocuments, int, int]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpfun.intervals import expand, overlap_rows, runs
+from hpfun.intervals import expand, overlap_rows, runs, shard_pieces
 
 BOUNDS = st.tuples(st.integers(-20, 20), st.integers(0, 6)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 INTERVALS = st.lists(BOUNDS, max_size=8)
@@ -59,3 +59,17 @@ def test_overlap_counts_the_shared_integers(pairs):
     expected = [len(set(range(*one)) & set(range(*other))) for one, other in pairs]
     got = overlap_rows(*arrays([one for one, _ in pairs]), *arrays([other for _, other in pairs]))
     assert got.tolist() == expected
+
+
+@pytest.mark.rule("INTERVAL-4")
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12)), max_size=6), st.integers(1, 9))
+def test_pieces_are_the_intervals_cut_at_shard_edges_and_nowhere_else(intervals, local):
+    expected = []
+    for at, (start, count) in enumerate(intervals):
+        for row in range(start, start + count):
+            if row > start and row // local == (row - 1) // local:
+                expected[-1][3] += 1
+            else:
+                expected.append([at, row // local, row, row + 1])
+    pieces = shard_pieces(*arrays([(start, start + count) for start, count in intervals]), local)
+    assert [list(piece) for piece in zip(*(part.tolist() for part in pieces), strict=True)] == expected

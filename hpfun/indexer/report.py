@@ -11,6 +11,7 @@ from hpfun._fields import content_digest, integer, integer_field, integers_field
 from hpfun.errors import refusal
 from hpfun.indexer.bounds import makespan_lower_bound, moved_rows_lower_bound
 from hpfun.indexer.tasks import IndexerTaskPlan
+from hpfun.intervals import shard_pieces
 
 
 @plan_value
@@ -108,11 +109,8 @@ def indexer_plan_report(
 
 def _peers(plan: IndexerTaskPlan) -> np.ndarray:
     """Ranks that each rank sends rows to or receives rows from; int64 ``[size]``."""
-    local = plan.local_rows
-    first, last = plan.task_starts // local, (plan.task_stops - 1) // local
-    counts = last - first + 1
-    owners = np.repeat(first, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    workers = np.repeat(plan.task_workers, counts)
+    which, owners, _, _ = shard_pieces(plan.task_starts, plan.task_stops, plan.local_rows)
+    workers = plan.task_workers[which]
     low, high = np.minimum(owners, workers), np.maximum(owners, workers)
     pairs = np.unique((low * plan.size + high)[low != high])
     return readonly(np.bincount(np.concatenate((pairs // plan.size, pairs % plan.size)), minlength=plan.size))

@@ -1,6 +1,6 @@
 """One rank's view of a task plan: the rows it sends and receives, and the keys its rows may see.
 
-Rules ROUTE-1 to ROUTE-5 of ``specs/indexer.md``. The cost is O(size + tasks + this rank's rows).
+Rules ROUTE-1 to ROUTE-5 of ``specs/indexer.md``. The cost is O(size + tasks), whatever the number of rows.
 """
 
 import re
@@ -14,7 +14,8 @@ from hpfun.errors import refusal
 from hpfun.exchange import RowExchange
 from hpfun.indexer.segments import IndexerSegment
 from hpfun.indexer.tasks import IndexerTaskPlan, indexer_task_plan
-from hpfun.intervals import expand
+from hpfun.intervals import shard_pieces
+from hpfun.rows import joined
 from hpfun.sequence.segments import document_segments
 from hpfun.shards import check_rank
 
@@ -94,11 +95,13 @@ def _mine(plan: IndexerTaskPlan, rank: int) -> slice:
 def _exchange(plan: IndexerTaskPlan, rank: int) -> RowExchange:
     local, low = plan.local_rows, rank * plan.local_rows
     mine = _mine(plan, rank)
-    rows = expand(plan.task_starts[mine], plan.task_stops[mine])
-    owners = rows // local
-    own = owners == rank
-    output_splits = np.bincount(owners, minlength=plan.size)
-    output_splits[rank] = 0
+    _, owners, starts, stops = shard_pieces(plan.task_starts[mine], plan.task_stops[mine], local)
+    counts, own = stops - starts, owners == rank
+    slots = np.cumsum(counts)
+    output_splits = np.zeros(plan.size, dtype=np.int64)
+    np.add.at(output_splits, owners[~own], counts[~own])
+    received = joined(slots[~own] - counts[~own], slots[~own])
+    kept = joined(starts[own] - low, stops[own] - low), joined(slots[own] - counts[own], slots[own])
 
     by_row = plan.task_order
     near = slice(*np.searchsorted(plan.task_starts[by_row], (low, low + local)))
@@ -112,13 +115,13 @@ def _exchange(plan: IndexerTaskPlan, rank: int) -> RowExchange:
         size=plan.size,
         rank=rank,
         num_source_rows=local,
-        num_target_rows=len(rows),
-        send_rows=readonly(expand(starts - low, stops - low)),
+        num_target_rows=int(plan.row_counts[rank]),
+        send_rows=joined(starts - low, stops - low),
         input_splits=readonly(input_splits),
         output_splits=readonly(output_splits),
-        receive_rows=readonly(np.flatnonzero(~own)),
-        local_sources=readonly(rows[own] - low),
-        local_targets=readonly(np.flatnonzero(own)),
+        receive_rows=received,
+        local_sources=kept[0],
+        local_targets=kept[1],
         required=plan.moved_rows > 0,
     )
 

@@ -3,6 +3,7 @@
 Rule SEQ-11 of ``specs/sequence.md``.
 """
 
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -43,7 +44,7 @@ class PackedSequence:
         for name, value in (("local_start", start), ("local_length", stop - start), ("global_length", total)):
             object.__setattr__(self, name, value)
 
-    @property
+    @cached_property
     def documents(self) -> PackedDocuments:
         """The documents of the pack."""
         return PackedDocuments.from_cu_seq_lens(self.cu_seq_lens)

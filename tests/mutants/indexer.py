@@ -24,8 +24,8 @@ MUTANTS = (
     Mutant("DOC-1", DOCUMENTS, "and sum(lengths.tolist()) > INT64_MAX", "and sum(lengths.tolist()) > 2 * INT64_MAX"),
     Mutant("DOC-2", DOCUMENTS, "        return readonly(ends)\n", "        return ends\n"),
     Mutant("DOC-3", DOCUMENTS, 'rows, side="right") - 1', 'rows, side="left") - 1'),
-    Mutant("DOC-4", DOCUMENTS, "ends[1:] <= ends[:-1]", "ends[1:] < ends[:-1]"),
-    Mutant("DOC-4", DOCUMENTS, "len(ends) < 2 or ends[0] != 0", "len(ends) < 2"),
+    Mutant("DOC-4", DOCUMENTS, "bounds[1:] <= bounds[:-1]", "bounds[1:] < bounds[:-1]"),
+    Mutant("DOC-4", DOCUMENTS, "len(bounds) < 2 or bounds[0] != 0", "len(bounds) < 2"),
     Mutant("DOC-5", DOCUMENTS, "        if self.total % size:\n", "        if self.total < size:\n"),
     Mutant("WORK-1", WORK, "(positions + 1) // ratio + row_cost", "positions // ratio + row_cost"),
     Mutant("WORK-2", WORK, "keys * (rows - keys * ratio + 1)", "keys * (rows - keys * ratio)"),
@@ -125,14 +125,17 @@ MUTANTS = (
     Mutant(
         "ROUTE-2",
         ROUTE,
-        "receive_rows=readonly(np.flatnonzero(~own))",
-        "receive_rows=readonly(np.flatnonzero(~own)[::-1].copy())",
+        "received = joined(slots[~own] - counts[~own], slots[~own])",
+        "received = joined((slots[~own] - counts[~own])[::-1], slots[~own][::-1])",
     ),
     Mutant(
         "ROUTE-3", ROUTE, "touching[plan.task_workers[touching] != rank]", "touching[plan.task_workers[touching] >= 0]"
     ),
     Mutant(
-        "ROUTE-3", ROUTE, "local_targets=readonly(np.flatnonzero(own))", "local_targets=readonly(np.arange(own.sum()))"
+        "ROUTE-3",
+        ROUTE,
+        "joined(slots[own] - counts[own], slots[own])",
+        "joined(np.cumsum(counts[own]) - counts[own], np.cumsum(counts[own]))",
     ),
     Mutant(
         "ROUTE-4", ROUTE, "required=plan.moved_rows > 0", "required=bool(input_splits.any() or output_splits.any())"
@@ -163,7 +166,7 @@ MUTANTS = (
     Mutant("REPORT-1", REPORT, "self.max_load / self.makespan_bound - 1", "self.max_load / self.makespan_bound"),
     Mutant("REPORT-2", REPORT, "bytes_back=plan.moved_rows * back", "bytes_back=plan.moved_rows * out"),
     Mutant("REPORT-3", REPORT, "plan.home_rows < lengths", "plan.home_rows == 0"),
-    Mutant("REPORT-3", REPORT, "(plan.task_stops - 1) // local", "plan.task_starts // local"),
+    Mutant("REPORT-3", REPORT, "workers = plan.task_workers[which]", "workers = plan.task_workers[which[::-1]]"),
     Mutant(
         "REPORT-4",
         EXPLAIN,

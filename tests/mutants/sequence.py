@@ -10,6 +10,7 @@ SEGMENTS = "hpfun/sequence/segments.py"
 TND = "hpfun/sequence/tnd.py"
 REPORT = "hpfun/sequence/report.py"
 SHARDS = "hpfun/shards.py"
+DOCUMENTS = "hpfun/documents.py"
 OFFSETS = "hpfun/compression/offsets.py"
 BLOCKS = "hpfun/compression/blocks.py"
 EXPLAIN = "hpfun/explain.py"
@@ -52,9 +53,7 @@ MUTANTS = [
     ),
     Mutant("SEQ-4", BANK, "rising = bool((self.bank_starts[1:] >= self.bank_starts[:-1]).all())", "rising = True"),
     Mutant("SEQ-6", BANK, 'return row_list(RowRuns([start], [stop]), "rows") if', "return RowRuns([start], [stop]) if"),
-    Mutant(
-        "SEQ-7", SHARDS, "PackedDocuments(readonly(np.diff(ends)))", "PackedDocuments(readonly(np.diff(ends)[::-1]))"
-    ),
+    Mutant("SEQ-7", DOCUMENTS, "cls(readonly(np.diff(bounds)))", "cls(readonly(np.diff(bounds)[::-1]))"),
     Mutant(
         "SEQ-8",
         BANK,
@@ -64,8 +63,8 @@ MUTANTS = [
     Mutant("SEQ-8", BANK, "return sum(self.halo_rows.tolist())", "return sum(self.bank_rows.tolist())"),
     Mutant("SEQ-9", WINDOW, "firsts[:-1] - window + 1", "firsts[:-1] - window"),
     Mutant("SEQ-9", BLOCKS, "    starts[busy] =", "    starts -= np.minimum(starts, 1)\n    starts[busy] ="),
-    Mutant("SEQ-10", SHARDS, "if len(ends) < 2 or ends[0] != 0:", "if len(ends) < 2:"),
-    Mutant("SEQ-10", SHARDS, "falls = ends[1:] <= ends[:-1]", "falls = ends[1:] < ends[:-1]"),
+    Mutant("SEQ-10", DOCUMENTS, "if len(bounds) < 2 or bounds[0] != 0:", "if len(bounds) < 2:"),
+    Mutant("SEQ-10", DOCUMENTS, "falls = bounds[1:] <= bounds[:-1]", "falls = bounds[1:] < bounds[:-1]"),
     Mutant("SEQ-10", SHARDS, "if total != local * ranks:", "if total > local * ranks:"),
     Mutant("SEQ-10", SHARDS, "if start < 0 or stop > documents.total:", "if stop > documents.total:"),
     Mutant("SEQ-10", SHARDS, "if not 0 <= rank < size:", "if not 0 <= rank <= size:"),
