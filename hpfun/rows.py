@@ -83,10 +83,14 @@ def joined(starts: Any, stops: Any) -> RowRuns:
     """
     firsts, lasts = np.asarray(starts, dtype=np.int64), np.asarray(stops, dtype=np.int64)
     filled = firsts < lasts
-    firsts, lasts = firsts[filled], lasts[filled]
-    breaks = np.flatnonzero(firsts[1:] != lasts[:-1])
-    heads, tails = np.concatenate(([0], breaks + 1)), np.concatenate((breaks, [len(lasts) - 1]))
-    return RowRuns(firsts[heads], lasts[tails]) if len(firsts) else RowRuns([], [])
+    if not filled.all():
+        firsts, lasts = firsts[filled], lasts[filled]
+    apart = firsts[1:] != lasts[:-1]
+    if not apart.all():
+        breaks = np.flatnonzero(apart)
+        firsts = firsts[np.concatenate(([0], breaks + 1))]
+        lasts = lasts[np.concatenate((breaks, [len(lasts) - 1]))]
+    return RowRuns(readonly(firsts), readonly(lasts))
 
 
 def chained(*parts: RowList) -> RowList:

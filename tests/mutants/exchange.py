@@ -160,7 +160,7 @@ MUTANTS = [
     ),
     Mutant("ROWS-2", ROWS, "len(rows)) or int(rows.max()) == INT64_MAX:", "len(rows)):"),
     Mutant("ROWS-3", ROWS, "part.stops - (ends - at)", "part.stops - (ends - at - 1)"),
-    Mutant("ROWS-3", ROWS, "firsts[1:] != lasts[:-1])", "firsts[1:] == firsts[1:])"),
+    Mutant("ROWS-3", ROWS, "apart = firsts[1:] != lasts[:-1]", "apart = firsts[1:] == firsts[1:]"),
     Mutant("ROWS-4", ROWS, "listed += (at - before) * (depth > 0)", "listed += (at - before) * depth"),
     Mutant("ROWS-4", ROWS, "if depth > most:", "if depth >= most:"),
     Mutant("ROWS-4", ROWS, "return len(found), int(times[most])", "return len(rows), int(times[most])"),
