@@ -8,10 +8,11 @@ from hpfun.compression import (
     compression_halo_plan,
     document_compression_plan,
 )
+from hpfun.difference import Change, diff
 from hpfun.documents import PackedDocuments
 from hpfun.errors import CODES, PlanError, Violation
 from hpfun.exchange import RowExchange, check_exchanges, exchange_bytes, traffic_matrix, transpose
-from hpfun.explain import diff, explain
+from hpfun.explain import explain
 from hpfun.indexer.bounds import makespan_lower_bound, moved_rows_lower_bound
 from hpfun.indexer.options import (
     IndexerMode,
@@ -48,6 +49,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CODES",
+    "Change",
     "CsaTndPlan",
     "DocumentCompressionPlan",
     "IndexerMode",

@@ -113,12 +113,12 @@ def readonly(array: np.ndarray) -> np.ndarray:
     return np.ndarray(array.shape, array.dtype, buffer=array.tobytes())
 
 
-def integer_field(code: str, least: int | None = None, most: int | None = INT64_MAX):
-    """An attrs field that holds a Python int from ``least`` to ``most``."""
+def integer_field(code: str, least: int | None = None, most: int | None = INT64_MAX, **more: Any) -> Any:
+    """An attrs field that holds a Python int from ``least`` to ``most``; ``more`` goes to ``attrs.field``."""
     convert = attrs.Converter(
         lambda value, field: integer(value, field.name, code, least=least, most=most), takes_field=True
     )
-    return attrs.field(converter=convert)
+    return attrs.field(converter=convert, **more)
 
 
 def integers_field(code: str):
@@ -139,8 +139,44 @@ def kind_field(kind: type[T], code: str, **more: Any) -> Any:
     return attrs.field(converter=attrs.Converter(check, takes_field=True), **more)
 
 
+def names(values: object, where: str, code: str) -> tuple[str, ...]:
+    """``values`` as a tuple of strings; one string, which would pass for a sequence of letters, is refused."""
+    if isinstance(values, str) or not isinstance(values, Iterable) or isinstance(values, (Mapping, Set)):
+        got = f"{type(values).__name__} {values!r:.60}"
+        raise refusal(code, where, f"needs a sequence of names, got {got}", f"pass ({values!r:.60},)", value=got)
+    found = tuple(values)
+    for index, name in enumerate(found):
+        if type(name) is not str:
+            got = repr(name)[:60]
+            raise refusal(code, where, f"entry {index} is {got}, not a name", "pass strings", index=index, value=got)
+    return found
+
+
+def names_field(code: str, **more: Any) -> Any:
+    """An attrs field that holds a tuple of strings; ``more`` goes to ``attrs.field``."""
+    convert = attrs.Converter(lambda value, field: names(value, field.name, code), takes_field=True)
+    return attrs.field(converter=convert, **more)
+
+
+def values_field(kind: type, code: str, **more: Any) -> Any:
+    """An attrs field that holds a tuple of ``kind``."""
+
+    def check(values: object, field: attrs.Attribute) -> tuple:
+        found = tuple(values) if isinstance(values, Iterable) else (values,)
+        for index, value in enumerate(found):
+            if type(value) is not kind:
+                got = type(value).__name__
+                message = f"entry {index} is {got}, not {kind.__name__}"
+                raise refusal(code, field.name, message, index=index, type=got)
+        return found
+
+    return attrs.field(converter=attrs.Converter(check, takes_field=True), **more)
+
+
 @dataclass_transform(
-    frozen_default=True, eq_default=False, field_specifiers=(attrs.field, integer_field, integers_field, kind_field)
+    frozen_default=True,
+    eq_default=False,
+    field_specifiers=(attrs.field, integer_field, integers_field, kind_field, names_field, values_field),
 )
 def plan_value(cls: type[T]) -> type[T]:
     """A frozen value that compares, hashes and pickles by content, and that JSON can name.
@@ -148,7 +184,22 @@ def plan_value(cls: type[T]) -> type[T]:
     The class says ``digest = content_digest``; equality and hash go by it, so values with arrays can be
     keys. Unpickling and copying construct anew, so arrays stay read-only.
     """
-    made = attrs.define(frozen=True, eq=False, slots=False)(cls)
+    return _plan_value(cls, kw_only=False)
+
+
+@dataclass_transform(
+    frozen_default=True,
+    eq_default=False,
+    kw_only_default=True,
+    field_specifiers=(attrs.field, integer_field, integers_field, kind_field, names_field, values_field),
+)
+def named_plan_value(cls: type[T]) -> type[T]:
+    """A ``plan_value`` whose fields are passed by name alone."""
+    return _plan_value(cls, kw_only=True)
+
+
+def _plan_value(cls: type[T], kw_only: bool) -> type[T]:
+    made = attrs.define(frozen=True, eq=False, slots=False, kw_only=kw_only)(cls)
     made.__eq__ = _equal  # type: ignore[method-assign]
     made.__hash__ = _hash  # type: ignore[method-assign]
     made.__reduce__ = _reduce  # type: ignore[method-assign]

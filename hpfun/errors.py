@@ -5,10 +5,13 @@ A ``PlanError`` carries one or more violations; its own ``code``, ``where``, ``f
 ERROR-1 to ERROR-5 of ``specs/errors.md`` say how the parts behave.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 import attrs
+
+T = TypeVar("T")
 
 CODES: Mapping[str, str] = MappingProxyType(
     {
@@ -47,7 +50,23 @@ CODES: Mapping[str, str] = MappingProxyType(
         "HP-INDEX-009": "every work total fits into a signed 64-bit integer",
         "HP-INDEX-010": "the tasks of a plan cut the pack into stretches of one document each",
         "HP-INDEX-011": "an option is an integer in range and belongs to the mode",
+        "HP-RECOMPUTE-001": "layers are selected in exactly one way",
+        "HP-RECOMPUTE-002": "a layer count is an integer from 0 to the layers of the model",
+        "HP-RECOMPUTE-003": "layer indices are integers in range, none twice",
+        "HP-RECOMPUTE-005": "a model has repeated layers to count",
+        "HP-RECOMPUTE-007": "patterns of regions match modules, and leave a region where layers are selected",
+        "HP-RECOMPUTE-008": "patterns of exclusions match modules inside regions",
+        "HP-RECOMPUTE-009": "an exclusion is no region",
+        "HP-RECOMPUTE-010": "an exclusion contains no region",
+        "HP-RECOMPUTE-012": "the parts of a recompute plan fit together, and a module has one name",
+        "HP-RECOMPUTE-013": "a module is wrapped in one way at a time",
+        "HP-RECOMPUTE-014": "a region has a parent inside the model",
+        "HP-RECOMPUTE-018": "a compiled function encloses no exclusion",
+        "HP-RECOMPUTE-037": "state is published before it is read, and released when nobody can read it again",
+        "HP-RECOMPUTE-038": "sizes of regions and budgets are integers in range",
+        "HP-RECOMPUTE-039": "a byte budget can be reached",
         "HP-STATE-001": "a handle is waited once",
+        "HP-STATE-002": "an entry of shared state is published once in a forward",
         "HP-SERIAL-001": "text to be read is JSON of a known schema version",
         "HP-SERIAL-002": "a stored value has a known type and exactly its fields",
         "HP-AGREE-001": "all ranks hold the same plan",
@@ -131,3 +150,24 @@ class PlanError(ValueError):
 def refusal(code: str, where: str, message: str, suggestion: str = "", **facts: object) -> PlanError:
     """A ``PlanError`` of one violation, to be raised by the caller."""
     return PlanError(Violation(code, where, message, facts, suggestion))
+
+
+def in_order(violations: Iterable[Violation]) -> PlanError:
+    """One error of all violations, in the order of their codes."""
+    return PlanError(*sorted(violations, key=lambda violation: violation.code))
+
+
+def refuse_all(violations: Iterable[Violation]) -> None:
+    """Raise one ``PlanError`` of all violations; nothing if there are none."""
+    found = tuple(violations)
+    if found:
+        raise in_order(found)
+
+
+def collect(violations: list[Violation], function: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
+    """What ``function`` gives; if it refuses, None, and its violations join the list."""
+    try:
+        return function(*args, **kwargs)
+    except PlanError as error:
+        violations.extend(error.violations)
+        return None

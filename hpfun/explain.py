@@ -1,12 +1,11 @@
-"""Plans to words: what a value says, and where two values of one type differ.
+"""Plans to words: what a value says, or what it says of one part.
 
-``explain`` dispatches on the value's type, one short function each. Rules REPORT-4 and REPORT-5 of
-``specs/indexer.md``, SEQ-13 of ``specs/sequence.md``.
+``explain`` dispatches on the value's type, one short function each. Rules REPORT-4 of ``specs/indexer.md``,
+SEQ-13 of ``specs/sequence.md``, RECOMPUTE-41 of ``specs/recompute.md``.
 """
 
 from functools import singledispatch
 
-import attrs
 import numpy as np
 
 from hpfun.compression.blocks import DocumentCompressionPlan
@@ -16,19 +15,23 @@ from hpfun.exchange import RowExchange
 from hpfun.indexer.report import IndexerPlanReport, indexer_plan_report
 from hpfun.indexer.route import IndexerRoute
 from hpfun.indexer.tasks import IndexerTaskPlan
+from hpfun.recompute.budget import BudgetResult, Estimate
+from hpfun.recompute.plan import RecomputePlan
+from hpfun.recompute.words import choice_in_words, estimate_in_words, module_in_words, plan_in_words
 from hpfun.sequence.bank import SequenceBankPlan, SequenceDispatchRoute
 from hpfun.sequence.packed import PackedSequence
 from hpfun.sequence.report import SequenceReport, sequence_report
 from hpfun.sequence.tnd import CsaTndPlan
-from hpfun.serial import field_digests
+from hpfun.wording import counted
 
 ROWS_SHOWN = 16
 PARTNERS_SHOWN = 4
 
 
-@singledispatch
-def explain(value: object) -> str:
-    """A value in plain words, a few lines of at most 80 columns; HP-SERIAL-002 for a type without words.
+def explain(value: object, fqn: str | None = None) -> str:
+    """A value in plain words, a few lines of at most 80 columns; with ``fqn``, what it says of that module.
+
+    Raises HP-SERIAL-002 for a type without words, or without words for a module.
 
     >>> from hpfun import indexer_task_plan
     >>> print(explain(indexer_task_plan((5, 3, 8), 2, 1, "locality")))
@@ -41,6 +44,11 @@ def explain(value: object) -> str:
            0           9                    29     1.018       3
            1           7                    28     0.982       1
     """
+    return _words(value) if fqn is None else _module_words(value, fqn)
+
+
+@singledispatch
+def _words(value: object) -> str:
     kind = type(value).__name__
     raise refusal(
         "HP-SERIAL-002",
@@ -51,14 +59,26 @@ def explain(value: object) -> str:
     )
 
 
-@explain.register
+@singledispatch
+def _module_words(value: object, fqn: str) -> str:
+    kind = type(value).__name__
+    raise refusal("HP-SERIAL-002", "value", f"a {kind} says nothing of modules", "pass a recompute plan", type=kind)
+
+
+_words.register(RecomputePlan)(plan_in_words)
+_words.register(Estimate)(estimate_in_words)
+_words.register(BudgetResult)(choice_in_words)
+_module_words.register(RecomputePlan)(module_in_words)
+
+
+@_words.register
 def _(value: PackedDocuments) -> str:
     low, high, mean = value.lengths.min(), value.lengths.max(), value.total / value.num_documents
-    documents, tokens = _count(value.num_documents, "document"), _count(value.total, "token")
+    documents, tokens = counted(value.num_documents, "document"), counted(value.total, "token")
     return f"{documents}, {tokens}; lengths {low} to {high}, mean {mean:.1f}."
 
 
-@explain.register
+@_words.register
 def _(value: IndexerPlanReport) -> str:
     rows, moves = ("row", "moves") if value.moved_rows == 1 else ("rows", "move")
     return (
@@ -70,13 +90,14 @@ def _(value: IndexerPlanReport) -> str:
     )
 
 
-@explain.register
+@_words.register
 def _(value: IndexerTaskPlan) -> str:
     report = indexer_plan_report(value)
     mean = int(value.loads.sum()) / value.size
     lines = [
-        f"Indexer plan {value.options.mode.value}: {_count(value.documents.total, 'token')} in "
-        f"{_count(value.documents.num_documents, 'document')} over {_count(value.size, 'rank')}, ratio {value.ratio}.",
+        f"Indexer plan {value.options.mode.value}: {counted(value.documents.total, 'token')} in "
+        f"{counted(value.documents.num_documents, 'document')} over {counted(value.size, 'rank')}, "
+        f"ratio {value.ratio}.",
         explain(report),
         f"{'worker':>8}{'rows':>12}{'load':>22}{'of mean':>10}{'tasks':>8}",
     ]
@@ -89,25 +110,25 @@ def _(value: IndexerTaskPlan) -> str:
     return "\n".join(lines)
 
 
-@explain.register
+@_words.register
 def _(value: RowExchange) -> str:
     kind = "adds up" if value.reduce else "places"
     need = "a collective is needed" if value.required else "no rank sends anything: no collective"
     sent, received, kept = (len(value.row_list(name)) for name in ("send_rows", "receive_rows", "local_sources"))
     return (
-        f"Rank {value.rank} of {value.size} {kind} {_count(value.num_source_rows, 'source row')} into "
-        f"{_count(value.num_target_rows, 'slot')}:\n"
-        f"  sends {_count(sent, 'row')} to {_count((value.input_splits > 0).sum(), 'rank')}, "
+        f"Rank {value.rank} of {value.size} {kind} {counted(value.num_source_rows, 'source row')} into "
+        f"{counted(value.num_target_rows, 'slot')}:\n"
+        f"  sends {counted(sent, 'row')} to {counted((value.input_splits > 0).sum(), 'rank')}, "
         f"receives {received} from {(value.output_splits > 0).sum()};\n"
-        f"  keeps {_count(kept, 'row')}, leaves {_count(value.num_unwritten, 'slot')} unwritten; {need}."
+        f"  keeps {counted(kept, 'row')}, leaves {counted(value.num_unwritten, 'slot')} unwritten; {need}."
     )
 
 
-@explain.register
+@_words.register
 def _(value: IndexerRoute) -> str:
     lines = [
         explain(value.exchange),
-        f"Scores {_count(value.query_count, 'row')} in {_count(len(value.segments), 'segment')}:",
+        f"Scores {counted(value.query_count, 'row')} in {counted(len(value.segments), 'segment')}:",
     ]
     for part in value.segments[:ROWS_SHOWN]:
         lines.append(
@@ -117,19 +138,19 @@ def _(value: IndexerRoute) -> str:
     return "\n".join((*lines, *_more(len(value.segments), "segment")))
 
 
-@explain.register
+@_words.register
 def _(value: SequenceReport) -> str:
-    largest = f"Largest bank: {_count(value.max_bank_rows, 'row')}"
+    largest = f"Largest bank: {counted(value.max_bank_rows, 'row')}"
     if not value.moved_rows:
         return f"No row moves: no collective. {largest}, all own."
-    weighed = f", {_count(value.moved_bytes, 'byte')} at {value.bytes_per_row} a row" if value.bytes_per_row else ""
-    lines = [f"{_count(value.moved_rows, 'row')} {'moves' if value.moved_rows == 1 else 'move'}{weighed}."]
+    weighed = f", {counted(value.moved_bytes, 'byte')} at {value.bytes_per_row} a row" if value.bytes_per_row else ""
+    lines = [f"{counted(value.moved_rows, 'row')} {'moves' if value.moved_rows == 1 else 'move'}{weighed}."]
     for name, rows, total, share in (
         ("all-gather", value.all_gather_rows, value.all_gather_bytes, value.share_of_all_gather),
         ("causal ring", value.ring_rows, value.ring_bytes, value.share_of_ring),
     ):
-        weighed = f", {_count(total, 'byte')}" if value.bytes_per_row else ""
-        lines.append(f"  {name}: {_count(rows, 'row')}{weighed}; the plan {_share(share)}")
+        weighed = f", {counted(total, 'byte')}" if value.bytes_per_row else ""
+        lines.append(f"  {name}: {counted(rows, 'row')}{weighed}; the plan {_share(share)}")
     return "\n".join(
         (
             *lines,
@@ -139,13 +160,13 @@ def _(value: SequenceReport) -> str:
     )
 
 
-@explain.register
+@_words.register
 def _(value: SequenceBankPlan) -> str:
     report = sequence_report(value)
     low, high = int(value.own_rows.min()), int(value.own_rows.max())
     each = f"{low}" if low == high else f"{low} to {high}"
     lines = [
-        f"Bank plan {value.kind}: {_count(value.total_rows, 'row')} over {_count(value.size, 'rank')}, {each} each.",
+        f"Bank plan {value.kind}: {counted(value.total_rows, 'row')} over {counted(value.size, 'rank')}, {each} each.",
         explain(report),
         f"{'rank':>8}{'own':>14}{'halo':>14}{'bank':>14}{'senders':>10}{'peers':>8}",
     ]
@@ -155,7 +176,7 @@ def _(value: SequenceBankPlan) -> str:
     return "\n".join((*lines, *_more(value.size, "rank")))
 
 
-@explain.register
+@_words.register
 def _(value: SequenceDispatchRoute) -> str:
     exchange = value.exchange
     lines = [
@@ -166,19 +187,19 @@ def _(value: SequenceDispatchRoute) -> str:
     for does, way, splits in (("receives", "from", exchange.output_splits), ("sends", "to", exchange.input_splits)):
         ranks = np.flatnonzero(splits).tolist()
         if len(ranks) > PARTNERS_SHOWN:
-            lines.append(f"  {does} {_count(splits.sum(), 'row')} {way} {len(ranks)} ranks, {ranks[0]} to {ranks[-1]}")
+            lines.append(f"  {does} {counted(splits.sum(), 'row')} {way} {len(ranks)} ranks, {ranks[0]} to {ranks[-1]}")
         else:
-            lines += [f"  {does} {_count(splits[rank], 'row')} {way} rank {rank}" for rank in ranks]
+            lines += [f"  {does} {counted(splits[rank], 'row')} {way} rank {rank}" for rank in ranks]
     return "\n".join(lines)
 
 
-@explain.register
+@_words.register
 def _(value: DocumentCompressionPlan) -> str:
     before = f", each read with the {value.ratio} before it" if value.overlap else ""
     lines = [
         explain(value.halo),
-        f"Compresses {_count(value.num_blocks, 'block')} of {_count(value.ratio, 'row')}{before};\n"
-        f"  no rank has more than {_count(value.max_blocks, 'block')}.",
+        f"Compresses {counted(value.num_blocks, 'block')} of {counted(value.ratio, 'row')}{before};\n"
+        f"  no rank has more than {counted(value.max_blocks, 'block')}.",
     ]
     for start, position, document in zip(
         *(part[:ROWS_SHOWN].tolist() for part in (value.block_starts, value.block_positions, value.block_documents)),
@@ -188,29 +209,25 @@ def _(value: DocumentCompressionPlan) -> str:
     return "\n".join((*lines, *_more(value.num_blocks, "block")))
 
 
-@explain.register
+@_words.register
 def _(value: PackedSequence) -> str:
     documents = value.documents
     first, last = documents.documents_at((value.local_start, value.local_stop - 1)).tolist()
     return (
-        f"Rows {value.local_start}..{value.local_stop} of a pack of {_count(value.global_length, 'token')} in "
-        f"{_count(documents.num_documents, 'document')}:\n"
-        f"  {_count(value.local_length, 'row')} of {_count(last - first + 1, 'document')}, from document {first} on."
+        f"Rows {value.local_start}..{value.local_stop} of a pack of {counted(value.global_length, 'token')} in "
+        f"{counted(documents.num_documents, 'document')}:\n"
+        f"  {counted(value.local_length, 'row')} of {counted(last - first + 1, 'document')}, from document {first} on."
     )
 
 
-@explain.register
+@_words.register
 def _(value: CsaTndPlan) -> str:
     count, rows, keys = len(value.residuals), int(value.cu_query_lengths[-1]), int(value.cu_key_lengths[-1])
-    lines = [f"Packed layout: {_count(count, 'sequence')}, {_count(rows, 'row')}, {_count(keys, 'key')}:"]
+    lines = [f"Packed layout: {counted(count, 'sequence')}, {counted(rows, 'row')}, {counted(keys, 'key')}:"]
     parts = (value.query_starts, value.query_stops, value.key_starts, value.key_stops, value.residuals)
     for start, stop, first, end, residual in zip(*(part[:ROWS_SHOWN].tolist() for part in parts), strict=True):
         lines.append(f"  rows {start}..{stop} with keys {first}..{end}, residual {residual}")
     return "\n".join((*lines, *_more(count, "sequence")))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _share(share: float) -> str:
@@ -219,23 +236,4 @@ def _share(share: float) -> str:
 
 def _more(number: int, noun: str) -> list[str]:
     """What stands for the lines beyond ``ROWS_SHOWN``, if any."""
-    return [f"  ... {_count(number - ROWS_SHOWN, f'more {noun}')}"] if number > ROWS_SHOWN else []
-
-
-def diff(one: object, other: object) -> tuple[str, ...]:
-    """Names of the fields in which two values of one type differ, nested ones with dots; () if equal.
-
-    >>> from hpfun import indexer_task_plan
-    >>> diff(indexer_task_plan((5, 3, 8), 2, 1, "none"), indexer_task_plan((5, 3, 8), 2, 2, "none"))
-    ('ratio',)
-    """
-    if type(one) is not type(other):
-        return ("type",)
-    ours, theirs = field_digests(one), field_digests(other)
-    found: list[str] = []
-    for name in ours:
-        if ours[name] != theirs[name]:
-            a, b = getattr(one, name), getattr(other, name)
-            inner = diff(a, b) if attrs.has(type(a)) and type(a) is type(b) else ()
-            found.extend(f"{name}.{part}" for part in inner) if inner else found.append(name)
-    return tuple(found)
+    return [f"  ... {counted(number - ROWS_SHOWN, f'more {noun}')}"] if number > ROWS_SHOWN else []

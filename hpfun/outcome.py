@@ -17,7 +17,10 @@ from hpfun.errors import PlanError, Violation, refusal
 
 @plan_value
 class Outcome:
-    """What happened on one rank: fine, or the code, place, facts and prose of the failure."""
+    """What happened on one rank: fine, or the code, place, facts and prose of the failure.
+
+    ``others`` are the further violations of the same failure.
+    """
 
     ok: bool = kind_field(bool, "HP-SERIAL-002", default=True)
     code: str = kind_field(str, "HP-SERIAL-002", default="")
@@ -25,6 +28,7 @@ class Outcome:
     facts: Mapping[str, Any] = attrs.field(factory=dict, converter=lambda facts: _frozen_facts(facts))
     message: str = kind_field(str, "HP-SERIAL-002", default="")
     suggestion: str = kind_field(str, "HP-SERIAL-002", default="")
+    others: "tuple[Outcome, ...]" = attrs.field(default=(), converter=lambda others: _failures(others))
 
     digest = content_digest
 
@@ -32,21 +36,19 @@ class Outcome:
     def of(cls, error: BaseException) -> "Outcome":
         """The outcome of a failure; anything but a ``PlanError`` becomes HP-AGREE-002."""
         if isinstance(error, PlanError):
-            first = error.violations[0]
-            return cls(
-                False,
-                first.code,
-                first.where,
-                first.facts,
-                first.message,
-                first.suggestion,
+            first, *others = (
+                cls(False, broken.code, broken.where, broken.facts, broken.message, broken.suggestion)
+                for broken in error.violations
             )
+            return attrs.evolve(first, others=tuple(others))
         name = type(error).__name__
         return cls(False, "HP-AGREE-002", "", {"type": name, "message": str(error)[:500]}, f"{name}: {error}"[:500])
 
     def error(self) -> PlanError:
         """The failure as an exception, to be raised."""
-        return PlanError(Violation(self.code, self.where, self.message, self.facts, self.suggestion))
+        return PlanError(
+            *(Violation(one.code, one.where, one.message, one.facts, one.suggestion) for one in (self, *self.others))
+        )
 
 
 def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Outcome]:
@@ -73,6 +75,14 @@ def merge_outcomes(outcomes: Sequence[Outcome]) -> Outcome:
         return Outcome()
     first = outcomes[failing[0]]
     return attrs.evolve(first, facts={**first.facts, "failing_ranks": failing})
+
+
+def _failures(others: Any) -> "tuple[Outcome, ...]":
+    found = tuple(others) if isinstance(others, (tuple, list)) else (others,)
+    for one in found:
+        if type(one) is not Outcome or one.ok or one.others:
+            raise refusal("HP-SERIAL-002", "others", f"needs failures, got {one!r:.60}", type=type(one).__name__)
+    return found
 
 
 def _frozen_facts(facts: object) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ import enum
 import hashlib
 import json
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import attrs
@@ -94,6 +95,8 @@ def _plain(value: object) -> Any:
         return value.value
     if value is None or isinstance(value, (bool, int, str)):
         return value
+    if isinstance(value, Fraction):
+        return str(value)
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, (tuple, list)):
@@ -145,6 +148,8 @@ def _feed(state: Any, value: object) -> None:
         state.update(np.ascontiguousarray(value, dtype="<i8").data)
     elif isinstance(value, enum.Enum):
         _feed(state, value.value)
+    elif isinstance(value, Fraction):
+        _feed(state, str(value))
     elif isinstance(value, bool) or value is None:
         state.update(repr(value).encode())
     elif isinstance(value, (int, np.integer)):

@@ -5,7 +5,7 @@ Rule SEQ-10 of ``specs/sequence.md``.
 
 from hpfun._fields import INT64_MAX, integer
 from hpfun.documents import PackedDocuments
-from hpfun.errors import refusal
+from hpfun.errors import Violation, collect, in_order, refusal
 
 
 def positive(value: object, where: str, code: str = "HP-ROUTE-001") -> int:
@@ -35,10 +35,15 @@ def read_boundaries(boundaries: object, where: str = "boundaries") -> PackedDocu
 def check_shards(boundaries: object, local_length: object, size: object) -> tuple[PackedDocuments, int, int]:
     """Documents, rows of a shard and size of a group whose equal shards hold exactly these documents.
 
-    Raises HP-ROUTE-001 for lengths and sizes that are not positive ints, HP-ROUTE-003 to 005 for boundaries.
+    Raises HP-ROUTE-001 for lengths and sizes that are not positive ints, HP-ROUTE-003 to 005 for boundaries, all
+    at once.
     """
-    local, ranks = positive(local_length, "local_length"), positive(size, "size")
-    documents = read_boundaries(boundaries)
+    violations: list[Violation] = []
+    local = collect(violations, positive, local_length, "local_length")
+    ranks = collect(violations, positive, size, "size")
+    documents = collect(violations, read_boundaries, boundaries)
+    if local is None or ranks is None or documents is None:
+        raise in_order(violations)
     total = documents.total
     if total != local * ranks:
         message = f"end at {total}, {ranks} shards of {local} rows hold {local * ranks}"

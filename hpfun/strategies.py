@@ -12,6 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from hpfun.difference import Change, diff
 from hpfun.errors import CODES, PlanError, Violation
 from hpfun.exchange import RowExchange, transpose
 from hpfun.indexer.options import BLOCK_MODES, CAPACITY_MODES, IndexerMode, IndexerOptions
@@ -21,6 +22,16 @@ from hpfun.indexer.segments import IndexerSegment
 from hpfun.indexer.tasks import IndexerTask, IndexerTaskPlan, indexer_task_plan
 from hpfun.outcome import Outcome
 from hpfun.pack_strategies import group_sizes, lengths, packed_documents
+from hpfun.recompute_strategies import (
+    budget_results,
+    estimates,
+    module_trees,
+    recompute_plans,
+    recompute_requests,
+    recompute_values,
+    region_sizes,
+    schedules,
+)
 from hpfun.sequence_strategies import (
     compression_plans,
     csa_tnd_plans,
@@ -33,8 +44,11 @@ from hpfun.sequence_strategies import (
 )
 
 __all__ = [
+    "budget_results",
+    "changes",
     "compression_plans",
     "csa_tnd_plans",
+    "estimates",
     "group_sizes",
     "indexer_modes",
     "indexer_options",
@@ -45,13 +59,19 @@ __all__ = [
     "indexer_task_plans",
     "indexer_tasks",
     "lengths",
+    "module_trees",
     "outcomes",
     "packed_documents",
     "packed_sequences",
     "plan_errors",
     "plan_values",
+    "recompute_plans",
+    "recompute_requests",
+    "recompute_values",
+    "region_sizes",
     "row_exchanges",
     "row_runs",
+    "schedules",
     "sequence_bank_plans",
     "sequence_reports",
     "sequence_requests",
@@ -256,6 +276,17 @@ def outcomes() -> SearchStrategy[Outcome]:
     return st.just(Outcome()) | plan_errors().map(Outcome.of) | others.map(Outcome.of)
 
 
+def changes() -> SearchStrategy[Change]:
+    """Differences of two packs, or of the options of two plans.
+
+    >>> from hypothesis import find
+    >>> find(changes(), lambda change: change.path == "lengths").before[:9]
+    '1 entries'
+    """
+    pairs = st.tuples(packed_documents(), packed_documents()) | st.tuples(indexer_options(), indexer_options())
+    return pairs.map(lambda pair: diff(*pair)).filter(bool).flatmap(st.sampled_from)
+
+
 def plan_values() -> SearchStrategy[Any]:
     """Any public plan value: what JSON, digests and pickles must carry.
 
@@ -283,6 +314,8 @@ def plan_values() -> SearchStrategy[Any]:
         packed_sequences(),
         csa_tnd_plans(),
         sequence_reports(),
+        recompute_values(),
+        changes(),
     )
 
 

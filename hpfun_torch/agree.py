@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from hpfun import Outcome, PlanError, attempt, digest, merge_outcomes
+from hpfun.difference import in_brief
 from hpfun.errors import refusal
 from hpfun.serial import from_json, to_json
 
@@ -157,9 +158,6 @@ def _described(plan: Any, prefix: str = "") -> dict[str, str]:
         name = prefix + field.name
         if attrs.has(type(value)):
             found.update(_described(value, f"{name}."))
-        elif isinstance(value, np.ndarray):
-            found[name] = f"{len(value)} entries, {digest(value)[:12]}"
         else:
-            text = repr(value)
-            found[name] = text if len(text) <= 60 else f"{text[:40]}... {digest(text)[:12]}"
+            found[name] = str(in_brief(value))
     return found

@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given
 
 import hpfun
-from hpfun import CODES, Outcome, PackedDocuments, PlanError, Violation, from_json
+from hpfun import (
+    CODES,
+    IndexerOptions,
+    Outcome,
+    PackedDocuments,
+    PlanError,
+    Violation,
+    from_json,
+    indexer_task_plan,
+    merge_outcomes,
+    sliding_window_plan,
+    to_json,
+)
 from hpfun.errors import refusal
 from hpfun.strategies import plan_errors, violations
 from tests.refusals import refused
@@ -140,3 +152,33 @@ def test_codes_are_well_formed_and_each_has_its_rule():
     assert len(set(CODES)) == len(CODES)
     with pytest.raises(TypeError):
         hpfun.CODES["HP-DOC-001"] = "anything"
+
+
+@pytest.mark.rule("ERROR-6")
+def test_all_that_is_wrong_is_told_at_once_in_the_order_of_codes():
+    with refused("HP-INDEX-001") as caught:
+        indexer_task_plan((5, 0), 3, 1, "best")
+    assert [violation.code for violation in caught.error.violations] == ["HP-INDEX-001", "HP-INDEX-003"]
+    with refused("HP-INDEX-004") as caught:
+        IndexerOptions("none", block_size=8, zigzag_min_length=3, capacity=0, tolerance_ppm=-1, ranks_per_node=2)
+    codes = [violation.code[-3:] for violation in caught.error.violations]
+    assert codes == ["004", "005", "006", "011", "011"]
+    with refused("HP-ROUTE-001") as caught:
+        sliding_window_plan((1, 5), 0, True, 3)
+    assert [violation.where for violation in caught.error.violations] == ["local_length", "size", "boundaries"]
+
+
+@pytest.mark.rule("ERROR-6")
+@given(plan_errors())
+def test_all_violations_cross_the_ranks(error):
+    merged = merge_outcomes([Outcome(), from_json(to_json(Outcome.of(error)))])
+    told = merged.error()
+    assert [violation.code for violation in told.violations] == [violation.code for violation in error.violations]
+    assert str(told) == str(error)
+
+
+@pytest.mark.rule("ERROR-6")
+@pytest.mark.parametrize("others", [3, (3,), (Outcome(),), (Outcome.of(KeyError("a")), None)])
+def test_further_violations_of_an_outcome_are_failures(others):
+    with refused("HP-SERIAL-002"):
+        Outcome(False, "HP-DOC-001", others=others)

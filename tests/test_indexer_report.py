@@ -7,14 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpfun import (
+    Change,
     IndexerOptions,
     PackedDocuments,
     diff,
     explain,
+    from_json,
     indexer_plan_report,
     indexer_task_plan,
     plan_route,
+    strategies,
+    to_json,
 )
+from hpfun.recompute import LayerContainer
 from tests.oracles import indexer as loops
 from tests.refusals import refused
 from tests.test_indexer_plan import plans, workers_of
@@ -114,15 +119,38 @@ def test_diff_names_exactly_the_fields_that_differ():
     def plan(lengths=(5, 3, 8), size=2, ratio=1, mode="none", **options):
         return indexer_task_plan(lengths, size, ratio, mode, **options)
 
+    def paths(one, other):
+        return tuple(change.path for change in diff(one, other))
+
     assert diff(plan(), plan()) == ()
-    assert diff(plan(), plan(ratio=2)) == ("ratio",)
-    assert diff(plan(), plan(row_cost=1)) == ("options.row_cost",)
-    assert diff(plan((8, 8)), plan((16,), mode="none")) == ("documents.lengths",)
-    assert diff(plan((8, 8)), plan((8, 8), mode="locality")) == ("options.mode",)
-    assert diff(plan(), PackedDocuments((5, 3, 8))) == ("type",)
-    one, other = IndexerOptions("greedy", 2, capacity=9), IndexerOptions("greedy", 3, capacity=10)
-    assert diff(one, other) == ("block_size", "capacity")
+    assert diff(plan(), plan(ratio=2)) == (Change("ratio", 1, 2),)
+    assert diff(plan(), plan(row_cost=1)) == (Change("options.row_cost", 0, 1),)
+    assert paths(plan((8, 8)), plan((16,), mode="none")) == ("documents.lengths",)
+    assert diff(plan((8, 8)), plan((8, 8), mode="locality")) == (Change("options.mode", "none", "locality"),)
+    assert diff(plan(), PackedDocuments((5, 3, 8))) == (Change("type", "IndexerTaskPlan", "PackedDocuments"),)
+    one, other = IndexerOptions("greedy", 2, capacity=9), IndexerOptions("greedy", 3)
+    assert diff(one, other) == (Change("block_size", 2, 3), Change("capacity", 9, None))
     moved = plan(mode="zigzag")
-    assert diff(plan(), moved) == ("options.mode", "task_starts", "task_stops", "task_workers")
+    assert paths(plan(), moved) == ("options.mode", "task_starts", "task_stops", "task_workers")
     routes = [plan_route(moved, rank) for rank in range(2)]
-    assert {"exchange.rank", "exchange.send_rows", "segments"} <= set(diff(*routes))
+    assert {"exchange.rank", "exchange.send_rows", "segments[0].key_stop"} <= set(paths(*routes))
+
+
+@pytest.mark.rule("REPORT-5")
+def test_diff_names_members_by_their_names_and_tells_an_order_as_a_whole():
+    def container(*layers):
+        return LayerContainer(fqn="h", layers=layers)
+
+    assert diff(container("a", "b"), container("b", "c")) == (
+        Change("layers[a]", "a", None),
+        Change("layers[c]", None, "c"),
+    )
+    assert diff(container("a", "b"), container("b", "a")) == (Change("layers", "('a', 'b')", "('b', 'a')"),)
+
+
+@pytest.mark.rule("REPORT-5")
+@given(strategies.plan_values(), strategies.plan_values())
+def test_two_values_differ_nowhere_exactly_if_they_are_equal(one, other):
+    assert (diff(one, other) == ()) == (one == other)
+    assert diff(one, from_json(to_json(one))) == ()
+    assert all(isinstance(from_json(to_json(change)), Change) for change in diff(one, other))

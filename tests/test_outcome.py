@@ -51,12 +51,12 @@ def test_what_must_stop_the_process_is_not_caught(error):
 @given(plan_errors())
 def test_an_error_that_crosses_ranks_says_the_same(error):
     again = from_json(to_json(Outcome.of(error))).error()
-    first = error.violations[0]
     assert type(again) is PlanError
-    assert (again.code, again.where, again.suggestion) == (first.code, first.where, first.suggestion)
-    assert str(again) == first.line()
-    for name, fact in first.facts.items():
-        assert again.facts[name] == fact or list(again.facts[name]) == list(fact)
+    assert str(again) == str(error)
+    for told, first in zip(again.violations, error.violations, strict=True):
+        assert (told.code, told.where, told.suggestion) == (first.code, first.where, first.suggestion)
+        for name, fact in first.facts.items():
+            assert told.facts[name] == fact or list(told.facts[name]) == list(fact)
 
 
 def test_facts_that_json_cannot_carry_are_described():

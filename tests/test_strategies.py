@@ -245,12 +245,13 @@ def test_sequence_values_reach(edge):
 def test_every_public_value_has_a_strategy():
     values = {
         name
-        for name in hpfun.__all__
-        if inspect.isclass(getattr(hpfun, name)) and hasattr(getattr(hpfun, name), "digest")
+        for package in (hpfun, hpfun.recompute)
+        for name in package.__all__
+        if inspect.isclass(getattr(package, name)) and hasattr(getattr(package, name), "digest")
     }
     produced = set()
 
-    @settings(max_examples=300, database=None, derandomize=True, deadline=None)
+    @settings(max_examples=600, database=None, derandomize=True, deadline=None)
     @given(strategies.plan_values())
     def collect(value):
         produced.add(type(value).__name__)

@@ -3,11 +3,12 @@
 Rules OPTION-1 to OPTION-6 of ``specs/indexer.md``.
 """
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
 from hpfun._fields import content_digest, integer, plan_value
-from hpfun.errors import refusal
+from hpfun.errors import Violation, collect, refusal, refuse_all
 
 DEFAULT_BLOCK_SIZE = 2048
 
@@ -88,7 +89,8 @@ class IndexerOptions:
 
     ``capacity`` is the most rows on one worker, ``tolerance_ppm`` how far above the mean load locality may
     stay, in millionths, ``row_cost`` pairs that each row costs besides its scores, ``ranks_per_node``
-    consecutive ranks inside which locality moves rows first. Raises HP-INDEX-003, 004, 005, 006, 011.
+    consecutive ranks inside which locality moves rows first. Raises HP-INDEX-003, 004, 005, 006, 011, all
+    violations at once.
 
     >>> IndexerOptions("greedy", block_size=512).block_size
     512
@@ -105,26 +107,34 @@ class IndexerOptions:
     digest = content_digest
 
     def __attrs_post_init__(self):
-        mode = indexer_mode(self.mode)
-        checked = {
-            "mode": mode,
-            "block_size": resolve_indexer_balance_block_size(mode, self.block_size),
-            "zigzag_min_length": validate_indexer_hybrid_threshold(mode, self.zigzag_min_length),
-            "tolerance_ppm": integer(self.tolerance_ppm, "tolerance_ppm", "HP-INDEX-011", least=0),
-            "row_cost": integer(self.row_cost, "row_cost", "HP-INDEX-011", least=0),
-        }
+        violations: list[Violation] = []
+        mode = collect(violations, indexer_mode, self.mode)
+        least = {"tolerance_ppm": 0, "row_cost": 0} | ({} if self.ranks_per_node is None else {"ranks_per_node": 1})
+        checked: dict[str, Any] = {"mode": mode}
+        for name, low in least.items():
+            checked[name] = collect(violations, integer, getattr(self, name), name, "HP-INDEX-011", least=low)
         if self.capacity is not None:
-            checked["capacity"] = integer(self.capacity, "capacity", "HP-INDEX-006", least=1)
-            if mode not in CAPACITY_MODES:
-                raise _foreign("HP-INDEX-006", "capacity", mode, self.capacity, CAPACITY_MODES)
-        if self.ranks_per_node is not None:
-            checked["ranks_per_node"] = integer(self.ranks_per_node, "ranks_per_node", "HP-INDEX-011", least=1)
-        if mode is not IndexerMode.LOCALITY:
-            for name, unset in (("tolerance_ppm", 0), ("ranks_per_node", None)):
-                if checked.get(name, unset) != unset:
-                    raise _foreign("HP-INDEX-011", name, mode, checked[name], (IndexerMode.LOCALITY,))
+            checked["capacity"] = collect(violations, integer, self.capacity, "capacity", "HP-INDEX-006", least=1)
+        if mode is not None:  # what belongs to which mode can only be said of a known one
+            checked["block_size"] = collect(violations, resolve_indexer_balance_block_size, mode, self.block_size)
+            length = collect(violations, validate_indexer_hybrid_threshold, mode, self.zigzag_min_length)
+            checked["zigzag_min_length"] = length
+            violations += _misplaced(mode, checked)
+        refuse_all(violations)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+
+def _misplaced(mode: IndexerMode, checked: dict[str, Any]) -> Iterator[Violation]:
+    """Options that are set although the mode does not have them."""
+    for name, unset, code, owners in (
+        ("capacity", None, "HP-INDEX-006", CAPACITY_MODES),
+        ("tolerance_ppm", 0, "HP-INDEX-011", (IndexerMode.LOCALITY,)),
+        ("ranks_per_node", None, "HP-INDEX-011", (IndexerMode.LOCALITY,)),
+    ):
+        value = checked.get(name)
+        if value is not None and value != unset and mode not in owners:
+            yield from _foreign(code, name, mode, value, owners).violations
 
 
 def _foreign(code: str, where: str, mode: IndexerMode, got: object, owners: tuple[IndexerMode, ...]):

@@ -14,7 +14,7 @@ import numpy as np
 from hpfun._fields import content_digest, integer, integer_field, integers_field, plan_value, readonly
 from hpfun.compression.offsets import key_offsets
 from hpfun.documents import PackedDocuments, check_lengths
-from hpfun.errors import refusal
+from hpfun.errors import Violation, collect, in_order, refusal
 from hpfun.indexer.assigned import Assigned, stretch_works
 from hpfun.indexer.greedy import greedy
 from hpfun.indexer.locality import locality
@@ -237,15 +237,20 @@ def indexer_task_plan(
 
     ``lengths`` are document lengths in tokens (or ``PackedDocuments``), ``ratio`` the tokens behind one key,
     ``mode`` one of none, zigzag, greedy, hybrid, locality; the other options as in ``IndexerOptions``. Equal
-    arguments give equal plans in every process. Raises HP-INDEX-001 to 006, 009 and 011.
+    arguments give equal plans in every process. Raises HP-INDEX-001 to 006, 009 and 011; what is wrong with several
+    arguments is one error.
 
     >>> plan = indexer_task_plan((5, 3, 8), 2, 1, "locality")
     >>> plan.loads.tolist(), plan.moved_rows
     ([29, 28], 1)
     """
-    documents = read_documents(lengths)
-    local = check_group(documents, size, ratio)
-    options = IndexerOptions(mode, block_size, zigzag_min_length, capacity, tolerance_ppm, row_cost, ranks_per_node)
+    violations: list[Violation] = []
+    documents = collect(violations, read_documents, lengths)
+    local = None if documents is None else collect(violations, check_group, documents, size, ratio)
+    given = (mode, block_size, zigzag_min_length, capacity, tolerance_ppm, row_cost, ranks_per_node)
+    options = collect(violations, IndexerOptions, *given)
+    if documents is None or local is None or options is None:
+        raise in_order(violations)
     if options.block_size is not None and options.block_size > local:
         given = "" if block_size is not None else " (the default)"
         raise refusal(

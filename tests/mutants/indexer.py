@@ -15,6 +15,7 @@ ROUTE = "hpfun/indexer/route.py"
 SEGMENTS = "hpfun/indexer/segments.py"
 BOUNDS = "hpfun/indexer/bounds.py"
 REPORT = "hpfun/indexer/report.py"
+DIFFERENCE = "hpfun/difference.py"
 EXPLAIN = "hpfun/explain.py"
 
 STAY = "hpfun/sequence/segments.py"
@@ -174,6 +175,7 @@ MUTANTS = (
         "for worker in range(min(value.size, ROWS_SHOWN) - 1)",
     ),
     Mutant("REPORT-4", EXPLAIN, "if value.size > ROWS_SHOWN:", "if value.size > 2 * ROWS_SHOWN:"),
-    Mutant("REPORT-5", EXPLAIN, "if ours[name] != theirs[name]:", "if ours[name] != theirs[name] and not found:"),
-    Mutant("REPORT-5", EXPLAIN, 'f"{name}.{part}" for part in inner', "part for part in inner"),
+    Mutant("REPORT-5", DIFFERENCE, "if ours[name] != theirs[name]:", "if ours[name] != theirs[name] and not path:"),
+    Mutant("REPORT-5", DIFFERENCE, 'f"{path}.{name}" if path else name', "name"),
+    Mutant("REPORT-5", DIFFERENCE, "(list(ours) != list(theirs) and ours.keys() == theirs.keys())", "False"),
 )
