@@ -50,7 +50,7 @@ def agree(plan: Any, group: dist.ProcessGroup | None = None, outcome: Outcome | 
     if outcome.ok:  # what cannot be described is this rank's failure, and all must learn of it
         found, outcome = attempt(lambda: (_plan_digest(plan), _described(plan)))
         mark, described = found or ("", {})
-    size = _compare(outcome, mark, described, group, "HP-AGREE-001", "plan")
+    size = compare(outcome, mark, described, group, "HP-AGREE-001", "plan")
     return Agreed(plan, mark, size)
 
 
@@ -66,7 +66,7 @@ def settle(verify: Callable[[], T], describe: Callable[[T], dict[str, str]], gro
         return verify()
     found, outcome = attempt(verify)
     described = describe(cast(T, found)) if outcome.ok else {}
-    _compare(outcome, digest(described), described, group, "HP-AGREE-003", "tensor")
+    compare(outcome, digest(described), described, group, "HP-AGREE-003", "tensor")
     return cast(T, found)
 
 
@@ -81,8 +81,12 @@ def signature(tensor: torch.Tensor, dim: int) -> str:
     return f"{tensor.dtype} [{', '.join(extents)}]"
 
 
-def _compare(outcome: Outcome, mark: str, described: dict[str, str], group: Any, code: str, where: str) -> int:
-    """One header from every rank; if they are not all well and equal, the reasons, and one error for all."""
+def compare(outcome: Outcome, mark: str, described: dict[str, str], group: Any, code: str, where: str) -> int:
+    """One header from every rank; if they are not all well and equal, the reasons, and one error for all.
+
+    ``mark`` is a digest in hex that must be equal, ``described`` what it stands for by name, ``code`` and ``where`` are
+    those of a difference, whose facts are ``fields``, ``values`` and ``odd_ranks``. Gives the size of the group.
+    """
     if not dist.is_initialized():
         if not outcome.ok:
             raise outcome.error()

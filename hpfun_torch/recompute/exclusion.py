@@ -1,0 +1,186 @@
+"""An exclusion runs once: its replay gives again what its forward gave.
+
+The forward of an exclusion runs outside the checkpoint's hooks and outside a selective policy, so its own graph is
+kept like any other and has gradients as without a checkpoint. Its outputs are recorded, detached, on the
+invocations around it, and the replay gets them back. Rules RECOMPUTE-20 to RECOMPUTE-34 of ``specs/recompute.md``.
+"""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes, _pop_mode, _push_mode
+
+from hpfun.errors import refusal
+from hpfun_torch.recompute.forward import ReplacedForward, named
+from hpfun_torch.recompute.invocation import Phase, inside_exclusion, open_phases
+from hpfun_torch.recompute.placeholder import Likeness, Placeholder
+
+
+class Exclusion(ReplacedForward):
+    """What stands in place of a forward, or of a function, that replays do not run."""
+
+    kind = "exclude"
+
+    def __init__(self, inner: Callable[..., Any], module: torch.nn.Module | None, name: str, save_output: bool):
+        super().__init__(inner, module, name)
+        self.save_output = save_output
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run, record, or give what was recorded, as the phases around the call say."""
+        phases = open_phases()
+        if not phases:
+            return self.inner(*args, **kwargs)
+        calls = [(phase, self.next_call(phase)) for phase in phases]
+        replaying = [(phase, ordinal) for phase, ordinal in calls if phase.replaying]
+        if replaying:
+            phase, ordinal = replaying[-1]
+            record = self._recorded(phase, ordinal)
+            result = record.replayed(self.name, ordinal, phase.invocation.preserve_rng_state)
+        else:
+            result, record = self._run(phases, args, kwargs)
+        for phase, ordinal in calls:
+            if not phase.replaying:
+                phase.invocation.records[self, ordinal] = record
+        return result
+
+    def next_call(self, phase: Phase) -> int:
+        """The ordinal of this call in the phase."""
+        return phase.next_call(self)
+
+    def _recorded(self, phase: Phase, ordinal: int) -> "Record":
+        records = phase.invocation.records
+        record = records.get((self, ordinal))
+        if record is None:
+            known = sum(exclusion is self for exclusion, _ in records)
+            raise refusal(
+                "HP-RECOMPUTE-032",
+                self.name,
+                f"call {ordinal} in the replay of {phase.invocation.region or 'a region'}, the forward made {known}",
+                "remove branches on is_recomputing, and on what changes meanwhile, around the call",
+                wrapper=self.name,
+                ordinal=ordinal,
+                recorded=known,
+            )
+        return record
+
+    def _run(self, phases: tuple[Phase, ...], args: Any, kwargs: Any) -> tuple[Any, "Record"]:
+        watch = any(phase.invocation.preserve_rng_state for phase in phases)
+        devices = _devices((args, kwargs)) if watch else ()
+        before = _random_states(devices) if watch else {}
+        modes = [mode for phase in phases for mode in phase.modes]
+        # packing a detached tensor frees a graph that no backward runs: an output packed as itself is a cycle
+        hooks = torch.autograd.graph.saved_tensors_hooks(_detached, _itself)
+        with inside_exclusion(), _without(modes), hooks:
+            result = self.inner(*args, **kwargs)
+        after = _random_states(devices) if watch else {}
+        changed = {device: state for device, state in after.items() if not torch.equal(state, before[device])}
+        return result, Record(result, self.save_output, changed)
+
+
+class Record:
+    """Outputs of one call of an exclusion, and the random states behind it where it drew numbers."""
+
+    def __init__(self, result: Any, save_output: bool, random_states: dict[torch.device, torch.Tensor]):
+        leaves, self.tree = pytree.tree_flatten(result)
+        self.leaves = [_Kept(leaf, save_output) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self.random_states = random_states
+
+    def replayed(self, name: str, ordinal: int, restore_random: bool) -> Any:
+        """The outputs again, as leaves of the replay's graph; HP-RECOMPUTE-030 if one was changed meanwhile."""
+        leaves = [leaf.again(name, ordinal) if isinstance(leaf, _Kept) else leaf for leaf in self.leaves]
+        if restore_random:
+            for device, state in self.random_states.items():
+                _set_random_state(device, state)
+        return pytree.tree_unflatten(leaves, self.tree)
+
+
+class _Kept:
+    """One output tensor, or its shape alone."""
+
+    def __init__(self, output: torch.Tensor, save_output: bool):
+        self.requires_grad = output.requires_grad
+        self.tensor = output.detach() if save_output else None
+        self.version = None if output.is_inference() or not save_output else output._version
+        self.like = Likeness.of(output)
+
+    def again(self, name: str, ordinal: int) -> torch.Tensor:
+        if self.tensor is None:
+            return Placeholder(self.like, self.requires_grad, name)
+        if self.version is not None and self.tensor._version != self.version:
+            raise refusal(
+                "HP-RECOMPUTE-030",
+                name,
+                f"an output of call {ordinal} was changed in place after the forward",
+                "clone it before the operation in place",
+                wrapper=name,
+                ordinal=ordinal,
+                versions=(self.version, self.tensor._version),
+            )
+        return self.tensor.detach().requires_grad_(self.requires_grad)
+
+
+def checkpoint_exclude_wrapper(module_or_fn: Any, *, save_output: bool = True, name: str | None = None) -> Any:
+    """The module itself, or a function in place of the given one, which replays do not run again.
+
+    In a replay the outputs of the forward come back, bit for bit, with random states as they were behind it. Outside
+    of regions nothing changes. Outputs that are no tensors come back as the same objects. With ``save_output=False``
+    only their shapes are kept, and nothing outside of other exclusions may read them in the replay. ``name`` is what
+    errors say. Raises HP-RECOMPUTE-013 for a module that is a region; calls raise HP-RECOMPUTE-030, 031 and 032.
+
+    >>> topk = checkpoint_exclude_wrapper(lambda scores: scores.topk(2).indices)
+    >>> topk(torch.tensor([1.0, 3.0, 2.0])).tolist()
+    [1, 2]
+    """
+    return named(
+        module_or_fn, Exclusion.kind, lambda inner, module, told: Exclusion(inner, module, told, save_output), name
+    )
+
+
+def _detached(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach()
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+@contextmanager
+def _without(modes: list[Any]) -> Generator[None]:
+    """Without these dispatch modes; the others stay."""
+    if not modes:
+        yield
+        return
+    with _disable_current_modes() as disabled:
+        kept = [mode for mode in reversed(disabled) if mode not in modes]
+        for mode in kept:
+            _push_mode(mode)
+        try:
+            yield
+        finally:
+            for _ in kept:
+                _pop_mode()
+
+
+def _devices(values: Any) -> tuple[torch.device, ...]:
+    """Accelerators of the tensors among the values."""
+    found = {leaf.device for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)}
+    return tuple(device for device in found if device.type not in ("cpu", "meta"))
+
+
+_CPU = torch.device("cpu")
+
+
+def _random_states(devices: tuple[torch.device, ...]) -> dict[torch.device, torch.Tensor]:
+    return {_CPU: torch.get_rng_state()} | {
+        device: torch.get_device_module(device).get_rng_state(device) for device in devices
+    }
+
+
+def _set_random_state(device: torch.device, state: torch.Tensor) -> None:
+    if device == _CPU:
+        torch.set_rng_state(state)
+    else:
+        torch.get_device_module(device).set_rng_state(state, device)

@@ -1,0 +1,198 @@
+"""Sizes of regions, by running a model's forward once and looking at what autograd saves.
+
+Works on the meta device as well, where nothing is computed and nothing is allocated. What estimates need is that
+sizes add up, so memory that two regions hold counts in one of them: in the first that gets it as an input, else
+in the first that saves it. Rule RECOMPUTE-40 of ``specs/recompute.md``.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
+
+from hpfun.errors import refusal
+from hpfun.matching import inside, nearest
+from hpfun.recompute import RegionSize
+from hpfun.wording import listed
+from hpfun_torch.recompute.forward import FORWARD, ReplacedForward, wrapped_as
+from hpfun_torch.recompute.modules import logical_modules
+
+
+def measure_sizes(
+    model: torch.nn.Module,
+    batch: Any,
+    roots: Sequence[str],
+    *,
+    exclusions: Sequence[str] = (),
+    unsaved: Sequence[str] = (),
+) -> tuple[RegionSize, ...]:
+    """What each region keeps for its backward, in the order in which the forward reaches them.
+
+    ``batch`` is a mapping of keyword arguments, a tuple of arguments, or one argument; the model runs once, with
+    gradients and as it is (training or not). ``exclusions`` are left out of the replay, those that the model has
+    already too; of ``unsaved`` ones the outputs are not kept. Parameters and buffers are no activations. A region that
+    the forward does not reach has size 0 and comes last. Flops are those that ``torch.utils.flop_counter`` knows.
+    Raises HP-RECOMPUTE-007 for names that the model does not have, HP-RECOMPUTE-013 for roots that are wrapped.
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
+    >>> size = measure_sizes(model, torch.ones(8, 4), ("1",))[0]
+    >>> size.saved_bytes, size.input_bytes
+    (128, 128)
+    """
+    modules = logical_modules(model)
+    missing = [fqn for fqn in (*roots, *exclusions, *unsaved) if fqn not in modules]
+    if missing:
+        near = nearest(missing[0], modules)
+        raise refusal(
+            "HP-RECOMPUTE-007",
+            "roots",
+            f"the model has no {missing[0]}",
+            f"nearest: {listed(near)}",
+            pattern=missing[0],
+            nearest=near,
+        )
+    for fqn in roots:
+        if wrapped_as(modules[fqn][0]) != "none":
+            kind = wrapped_as(modules[fqn][0])
+            advice = "Applied.remove() first: sizes are those of the plain model"
+            raise refusal("HP-RECOMPUTE-013", "roots", f"{fqn} is wrapped as {kind}", advice, fqn=fqn, kind=kind)
+    here = frozenset(roots)
+    already = [
+        fqn for fqn, (outer, _) in modules.items() if wrapped_as(outer) == "exclude" and inside(fqn, here) is not None
+    ]
+    excluded = dict.fromkeys((*exclusions, *unsaved, *already))
+    ledger = _Ledger(model)
+    with FlopCounterMode(display=False) as ledger.flops:
+        watches = [_Watch(ledger, modules[fqn][0], fqn, "root", True) for fqn in roots]
+        watches += [_Watch(ledger, modules[fqn][0], fqn, "exclude", fqn not in unsaved) for fqn in excluded]
+        try:
+            with torch.enable_grad():
+                result = _call(model, batch)
+        finally:
+            for watch in reversed(watches):
+                watch.restore()
+        del result
+    return ledger.sizes(roots)
+
+
+def _call(model: torch.nn.Module, batch: Any) -> Any:
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+
+
+class _Ledger:
+    """Which region saved which storage, while a forward runs."""
+
+    def __init__(self, model: torch.nn.Module):
+        kept = (*model.parameters(), *model.buffers())
+        self.permanent = {_key(tensor) for tensor in kept}
+        self.storages: dict[int, torch.UntypedStorage] = {}  # alive, so that no identity comes twice
+        self.inputs: dict[str, set[int]] = {}
+        self.saved: dict[str, set[int]] = {}
+        self.excluded: dict[str, set[int]] = {}
+        self.work: dict[str, int] = {}
+        self.flops: Any = None
+        self.region: str | None = None
+        self.exclusion = False
+
+    def note(self, tensors: Any, *where: set[int]) -> None:
+        """The storages of all tensors in a value."""
+        for tensor in pytree.tree_leaves(tensors):
+            if isinstance(tensor, torch.Tensor) and _key(tensor) not in self.permanent:
+                self.storages[_key(tensor)] = tensor.untyped_storage()
+                for keys in where:
+                    keys.add(_key(tensor))
+
+    def enter_region(self, fqn: str, call: Callable[[], Any], given: Any) -> Any:
+        """One call of a region, unless it is part of another."""
+        if self.region is not None:
+            return call()
+        inputs = self.inputs.setdefault(fqn, set())
+        saved = self.saved.setdefault(fqn, set())
+        self.excluded.setdefault(fqn, set())
+        self.note(given, inputs)
+        before = self.flops.get_total_flops()
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            self.note(tensor, saved, *((self.excluded[fqn],) if self.exclusion else ()))
+            return tensor.detach()
+
+        self.region = fqn
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                return call()
+        finally:
+            self.region = None
+            self.work[fqn] = self.work.get(fqn, 0) + self.flops.get_total_flops() - before
+
+    def enter_exclusion(self, save_output: bool, call: Callable[[], Any]) -> Any:
+        """One call of an exclusion in a region, unless it is part of another."""
+        if self.region is None or self.exclusion:
+            return call()
+        before = self.flops.get_total_flops()
+        self.exclusion = True
+        try:
+            result = call()
+        finally:
+            self.exclusion = False
+            self.work[self.region] = self.work.get(self.region, 0) - self.flops.get_total_flops() + before
+        if save_output:
+            self.note(result, self.excluded[self.region])
+        return result
+
+    def sizes(self, roots: Sequence[str]) -> tuple[RegionSize, ...]:
+        """What was seen, each storage in one region."""
+        owner: dict[int, str] = {}
+        for keys_of in (self.inputs, self.saved, self.excluded):
+            for fqn, keys in keys_of.items():
+                for key in keys:
+                    owner.setdefault(key, fqn)
+        # an input of several regions, such as a mask, stays as long as one of them is recomputed: as if always
+        times = Counter(key for keys in self.inputs.values() for key in keys)
+        any_saved = set().union({key for key, count in times.items() if count > 1}, *self.saved.values())
+        found = []
+        for fqn in (*self.saved, *(root for root in roots if root not in self.saved)):
+            own = {key for key, region in owner.items() if region == fqn}
+            inputs = self.inputs.get(fqn, set())
+            saved = self._bytes(own & any_saved)
+            found.append(
+                RegionSize(
+                    fqn=fqn,
+                    saved_bytes=saved,
+                    input_bytes=self._bytes(own & inputs),
+                    # outputs that are cached but would not be saved may come to more: then nothing is gained
+                    excluded_bytes=min(saved, self._bytes(own & self.excluded.get(fqn, set()) - inputs)),
+                    replay_flops=self.work.get(fqn, 0),
+                )
+            )
+        return tuple(found)
+
+    def _bytes(self, keys: set[int]) -> int:
+        return sum(self.storages[key].nbytes() for key in keys)
+
+
+class _Watch(ReplacedForward):
+    """A forward that tells the ledger when it is entered."""
+
+    kind = "watched"
+
+    def __init__(self, ledger: _Ledger, module: torch.nn.Module, fqn: str, role: str, save_output: bool):
+        super().__init__(module.forward, module, fqn)
+        self.ledger = ledger
+        self.role = role
+        self.save_output = save_output
+        vars(module)[FORWARD] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the forward as part of a region or an exclusion."""
+        if self.role == "root":
+            return self.ledger.enter_region(self.name, lambda: self.inner(*args, **kwargs), (args, kwargs))
+        return self.ledger.enter_exclusion(self.save_output, lambda: self.inner(*args, **kwargs))
+
+
+def _key(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata

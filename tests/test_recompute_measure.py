@@ -1,0 +1,159 @@
+"""Sizes of regions: by hand, and against what the allocator gave out."""
+
+import gc
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from torch.profiler import ProfilerActivity, profile  # noqa: E402
+
+from hpfun.recompute import (  # noqa: E402
+    LayerSelection,
+    RecomputePolicy,
+    choose_regions,
+    estimate,
+    plan_recompute,
+)
+from hpfun_torch.recompute import (  # noqa: E402
+    apply_recompute,
+    checkpoint_exclude_wrapper,
+    checkpoint_wrapper,
+    measure_sizes,
+    read_modules,
+)
+from hpfun_torch.recompute.configs import measure_model, meta_model  # noqa: E402
+from tests.real_models import tiny_llama, tokens  # noqa: E402
+from tests.refusals import refused  # noqa: E402
+
+FQNS = tuple(f"model.layers.{layer}" for layer in range(3))
+
+
+class Pair(torch.nn.Module):
+    """Two products with a tanh between."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.b(self.a(x).tanh())
+
+
+def parts(size):
+    return size.saved_bytes, size.input_bytes, size.excluded_bytes, size.replay_flops
+
+
+@pytest.mark.rule("RECOMPUTE-40")
+def test_sizes_that_can_be_counted_by_hand():
+    """8 rows of 4 floats are 128 bytes: the input, the tanh; a product is 2 * 8 * 4 * 4 flops."""
+    model, x = torch.nn.Sequential(Pair()), torch.ones(8, 4, requires_grad=True)
+    assert parts(measure_sizes(model, x, ("0",))[0]) == (256, 128, 0, 512)
+    # the body of b saves the tanh, its output is cached: 256, but without b only the input is kept anyway
+    assert parts(measure_sizes(model, (x,), ("0",), exclusions=("0.b",))[0]) == (256, 128, 256, 256)
+    assert parts(measure_sizes(model, (x,), ("0",), unsaved=("0.b",))[0]) == (256, 128, 128, 256)
+    # a saves the region's input, which counts as that
+    assert parts(measure_sizes(model, (x,), ("0",), unsaved=("0.a",))[0]) == (256, 128, 0, 256)
+
+
+@pytest.mark.rule("RECOMPUTE-40")
+def test_what_two_regions_hold_counts_in_one():
+    model, x = torch.nn.Sequential(torch.nn.Tanh(), Pair(), torch.nn.Linear(4, 4)), torch.ones(8, 4, requires_grad=True)
+    first, second, third = measure_sizes(model, x, ("0", "1", "2"))
+    assert parts(first) == (0, 128, 0, 0)  # its output is kept by the second
+    assert parts(second) == (256, 128, 0, 512)
+    assert parts(third) == (128, 128, 0, 256)
+
+
+@pytest.mark.rule("RECOMPUTE-40")
+def test_parameters_are_no_activations_and_regions_that_do_not_run_have_no_size():
+    model = torch.nn.ModuleDict({"used": torch.nn.Linear(4, 4), "idle": torch.nn.Linear(4, 4)})
+    model.forward = lambda *, x, scale: model["used"](x) * scale["by"]
+    found = measure_sizes(model, {"x": torch.ones(8, 4), "scale": {"by": 2.0}}, ("idle", "used"))
+    assert [size.fqn for size in found] == ["used", "idle"]
+    assert parts(found[1]) == (0, 0, 0, 0)
+    assert parts(found[0]) == (128, 128, 0, 256)
+
+
+@pytest.mark.rule("RECOMPUTE-40")
+def test_exclusions_that_the_model_has_count_as_such():
+    model, x = torch.nn.Sequential(Pair()), torch.ones(8, 4, requires_grad=True)
+    given = measure_sizes(model, x, ("0",), exclusions=("0.b",))
+    checkpoint_exclude_wrapper(model[0].b)
+    assert measure_sizes(model, x, ("0",)) == given
+    assert measure_sizes(torch.nn.Sequential(model), x, ("0.0",))[0].excluded_bytes == 256
+
+
+def test_nothing_is_left_on_the_model():
+    model = tiny_llama()
+    before = [dict(vars(module)) for module in model.modules()]
+    measure_sizes(model, tokens(), FQNS, exclusions=[f"{fqn}.self_attn" for fqn in FQNS])
+    assert [list(vars(module)) for module in model.modules()] == [list(held) for held in before]
+
+
+def test_bad_names_and_wrapped_roots_are_refused():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    with refused("HP-RECOMPUTE-007") as caught:
+        measure_sizes(model, torch.ones(1, 4), ("0.x",))
+    assert caught.error.facts["nearest"][0] == "0"
+    checkpoint_wrapper(model[0])
+    with refused("HP-RECOMPUTE-013"):
+        measure_sizes(model, torch.ones(1, 4), ("0",))
+
+
+def test_on_the_meta_device_sizes_are_those_of_the_real_device():
+    real, meta = tiny_llama(), tiny_llama().to("meta")
+    batch = {**tokens(), "attention_mask": torch.zeros(2, 1, 32, 32)}  # the model looks into shorter ones
+    on_meta = {name: value.to("meta") if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+    assert measure_sizes(meta, on_meta, FQNS) == measure_sizes(real, batch, FQNS)
+
+
+def given_out(call):
+    """Bytes that the CPU allocator gave out and did not take back during a call."""
+    gc.collect()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        result = call()
+    events = recorded.profiler.kineto_results.events()
+    del result
+    return sum(event.nbytes() for event in events if event.name() == "[memory]")
+
+
+CHOICES = {
+    "nothing": ((), ()),
+    "one layer": (FQNS[1:2], ()),
+    "two layers": (FQNS[:2], ()),
+    "all layers": (FQNS, ()),
+    "all without attention": (FQNS, tuple(f"{fqn}.self_attn" for fqn in FQNS)),
+    "one without mlp": (FQNS[1:2], (f"{FQNS[1]}.mlp",)),
+    "all without norms": (FQNS, tuple(f"{fqn}.input_layernorm" for fqn in FQNS)),
+}
+
+
+@pytest.mark.rule("RECOMPUTE-38", "RECOMPUTE-40")
+@pytest.mark.parametrize("choice", CHOICES)
+def test_an_estimate_is_what_the_allocator_gives_out(choice):
+    roots, exclusions = CHOICES[choice]
+    model, batch = tiny_llama(), tokens(2, 256)
+    sizes = measure_sizes(model, batch, FQNS, exclusions=exclusions)
+    bare = tiny_llama()
+    bare.model.layers = torch.nn.ModuleList()
+    outside = given_out(lambda: bare(**batch).loss)
+    if roots:
+        policy = RecomputePolicy(region_patterns=("model.layers.?",), exclude_patterns=exclusions)
+        apply_recompute(model, plan_recompute(read_modules(model), policy, LayerSelection(region_fqns=roots)))
+    model(**batch).loss.backward()
+    kept = given_out(lambda: model(**batch).loss) - outside
+    assert kept == pytest.approx(estimate(sizes, roots).kept_bytes, rel=0.05)
+
+
+@pytest.mark.rule("RECOMPUTE-39")
+def test_half_of_the_bytes_of_a_real_model_needs_half_of_its_layers():
+    roots = tuple(f"model.layers.{layer}" for layer in range(32))
+    sizes = measure_model(meta_model("llama"), 4096, roots)
+    assert len({parts(size) for size in sizes[1:]}) == 1  # the first one has the shared inputs as well
+    budget = sum(size.saved_bytes for size in sizes) // 2
+    found = choose_regions(sizes, budget)
+    assert found.method == "exact"
+    assert 15 <= len(found.roots) <= 18  # recomputed layers keep their inputs
+    assert found.estimate.kept_bytes <= budget
