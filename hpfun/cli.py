@@ -44,7 +44,9 @@ from hpfun.cli_options import (
     read_source,
     stderr,
     stdout,
+    write_text,
 )
+from hpfun.cli_recompute import recompute
 from hpfun.cli_routes import SAVED, explain_saved, routes
 from hpfun.comparison import MOST_TASKS, plan_all_modes, tasks_at_most, warm_up
 from hpfun.documents import PackedDocuments
@@ -58,6 +60,7 @@ from hpfun.report import compare_rows, comparison_table, draw_plans, in_units
 from hpfun.serial import to_json
 from hpfun.workloads import WORKLOADS
 
+_EXTRAS = {"torch": "transformers", "transformers": "transformers"}
 app = App(
     name="hpfun",
     help="Who computes what, and who needs whose rows: plans for packed training batches, split over many ranks.\n\n"
@@ -71,6 +74,7 @@ app = App(
 
 
 app.command(routes, sort_key=4)
+app.command(recompute, sort_key=6)
 
 
 @app.command(sort_key=2)
@@ -104,12 +108,7 @@ def plan(
     if out is not None:
         for made in plans:
             path = numbered(out, made.size, len(plans))
-            try:
-                path.write_text(to_json(made) + "\n", encoding="utf-8")
-            except OSError as error:
-                reason = error.strerror or str(error)
-                advice = "pass a file in a folder that exists"
-                raise refusal("HP-INPUT-001", "--out", f"{path.name}: {reason}", advice, reason=reason) from None
+            write_text(path, to_json(made) + "\n")
             note(f"Wrote {path}: {len(made.task_starts):,} tasks.")
     if as_json:
         texts = [to_json(made) for made in plans]
@@ -172,6 +171,7 @@ def explain(
     /,
     *,
     rank: Annotated[Count | None, Parameter(group=OUTPUT)] = None,
+    module: Annotated[str | None, Parameter(group=OUTPUT)] = None,
     mode: Mode = "locality",
     given: Input = NO_INPUT,
     group: Ranks = NO_RANKS,
@@ -183,9 +183,11 @@ def explain(
     Parameters
     ----------
     source
-        A plan that hpfun plan wrote, a saved bank plan or one of its routes, or what hpfun plan takes.
+        A plan that hpfun plan or hpfun recompute wrote, a saved bank plan or route, or what hpfun plan takes.
     rank
         Explain the route of this rank.
+    module
+        Explain what a recompute plan does to this module.
     mode
         none, zigzag, greedy, hybrid or locality; a saved plan has its own.
     as_json
@@ -193,8 +195,10 @@ def explain(
     """
     value = None if source in WORKLOADS else read_source(source, given)
     if isinstance(value, SAVED):
-        explain_saved(value, rank, as_json)
+        explain_saved(value, rank, module, as_json)
         return
+    if module is not None:
+        raise refusal("HP-INPUT-002", "--module", "is for a saved recompute plan", "leave it out", got=module[:60])
     if isinstance(value, IndexerTaskPlan):
         plans = [value]
     else:
@@ -264,7 +268,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ModuleNotFoundError as missing:
-        note(f"hpfun: {missing.name} is not installed; pip install 'hpfun[report]'")
+        extra = _EXTRAS.get(missing.name or "", "report")
+        note(f"hpfun: {missing.name} is not installed; pip install 'hpfun[{extra}]'")
         return 1
     except (OSError, MemoryError, KeyboardInterrupt) as error:
         note(f"hpfun: {type(error).__name__}: {error}".rstrip(": "))

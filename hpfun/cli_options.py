@@ -195,6 +195,16 @@ def print_json(**parts: Any) -> None:
     print(json.dumps(parts, allow_nan=False, default=repr))
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a result to the file of ``--out``; HP-INPUT-001 where that cannot be."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        advice = "pass a file in a folder that exists"
+        raise refusal("HP-INPUT-001", "--out", f"{path.name}: {reason}", advice, reason=reason) from None
+
+
 def check_picture(path: Path | None) -> None:
     """HP-INPUT-002 for a picture of a kind that cannot be drawn."""
     if path is not None and path.suffix.lower() not in PICTURES:

@@ -37,6 +37,7 @@ from hpfun.compression.offsets import compressed_document_offsets
 from hpfun.documents import PackedDocuments
 from hpfun.errors import refusal
 from hpfun.explain import explain
+from hpfun.recompute import BudgetResult, Estimate, RecomputePlan
 from hpfun.report import in_units
 from hpfun.sequence.bank import SequenceBankPlan, SequenceDispatchRoute, bank_route
 from hpfun.sequence.packed import PackedSequence
@@ -82,6 +83,9 @@ SAVED = (
     DocumentCompressionPlan,
     PackedSequence,
     CsaTndPlan,
+    RecomputePlan,
+    BudgetResult,
+    Estimate,
 )
 
 
@@ -172,15 +176,21 @@ def figures(name: str, report: SequenceReport) -> dict[str, Any]:
     }
 
 
-def explain_saved(value: Any, rank: int | None, as_json: bool) -> None:
-    """Print the words of a saved value, or of one rank's route of a saved bank plan; HP-INPUT-002, HP-ROUTE-002."""
+def explain_saved(value: Any, rank: int | None, module: str | None, as_json: bool) -> None:
+    """Print the words of a saved value, of one rank's route of a bank plan, or of a module of a recompute plan.
+
+    Raises HP-INPUT-002 where a value has no ranks or modules, and HP-ROUTE-002.
+    """
+    if module is not None and not isinstance(value, RecomputePlan):
+        kind = type(value).__name__
+        raise refusal("HP-INPUT-002", "--module", f"a saved {kind} has no modules", "leave it out", type=kind)
     if rank is not None:
         if not isinstance(value, SequenceBankPlan):
             kind = type(value).__name__
             raise refusal("HP-INPUT-002", "--rank", f"a saved {kind} has no ranks", "leave it out", type=kind)
         value = bank_route(value, rank)
     if not as_json:
-        print(explain(value))
+        print(explain(value, module))
     elif isinstance(value, SequenceBankPlan):
         print_json(routes=[figures(value.kind, sequence_report(value))])
     else:

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hpfun import strategies
-from hpfun.recompute import BudgetResult, RegionSize, choose_regions, estimate
+from hpfun.recompute import BudgetResult, RegionSize, choose_regions, estimate, frontier
 from hpfun.recompute.budget import MOST_TOTAL
 from tests.oracles import recompute as loops
 from tests.refusals import refused
@@ -184,3 +184,16 @@ def test_a_choice_has_a_method_and_a_bound():
         with refused("HP-RECOMPUTE-038"):
             attrs.evolve(found, **change)
     assert isinstance(found, BudgetResult)
+
+
+@pytest.mark.rule("RECOMPUTE-39")
+@given(strategies.region_sizes(), st.booleans())
+def test_a_frontier_falls_from_the_fewest_bytes_to_all(sizes, swap):
+    found = frontier(sizes, swap_inputs=swap)
+    kept = [choice.estimate.kept_bytes for choice in found]
+    flops = [choice.estimate.replay_flops for choice in found]
+    assert kept == sorted(set(kept))
+    assert flops == sorted(flops, reverse=True)
+    least = sum(min(size.saved_bytes, loops.held(size, swap)) for size in sizes)
+    assert kept[0] == loops.best_choice(sizes, least, swap)[1] == least
+    assert flops[-1] == 0

@@ -7,6 +7,7 @@ from hpfun.recompute.budget import (
     RegionSize,
     choose_regions,
     estimate,
+    frontier,
 )
 from hpfun.recompute.plan import RecomputeOptions, RecomputePlan, WrapStep, plan_recompute
 from hpfun.recompute.policy import (
@@ -38,6 +39,7 @@ __all__ = [
     "choose_regions",
     "estimate",
     "find_layers",
+    "frontier",
     "plan_recompute",
     "release_plan",
     "replay_trace",

@@ -25,10 +25,11 @@ from hpfun._fields import (
 )
 from hpfun.errors import Violation, refusal, refuse_all
 from hpfun.matching import nearest
-from hpfun.wording import listed
+from hpfun.wording import in_bytes, listed
 
 MOST_TOTAL = 2**62
 EXACT_LIMIT = 200_000
+FRONTIER_POINTS = 65
 METHODS = ("exact", "greedy")
 
 
@@ -196,7 +197,7 @@ def choose_regions(
         raise refusal(
             "HP-RECOMPUTE-039",
             "budget_bytes",
-            f"{budget} bytes; with every useful region recomputed {all_saved - most_gain} are kept",
+            f"{in_bytes(budget)}; with every useful region recomputed {in_bytes(all_saved - most_gain)} are kept",
             "raise the budget" if swap_inputs else "raise the budget, or swap inputs to the host",
             budget=budget,
             least=all_saved - most_gain,
@@ -211,6 +212,26 @@ def choose_regions(
         method="greedy" if exact is None else "exact",
         bound=Fraction(2 if exact is None else 1),
     )
+
+
+def frontier(
+    sizes: Sequence[RegionSize], *, swap_inputs: bool = False, points: int = FRONTIER_POINTS
+) -> tuple[BudgetResult, ...]:
+    """What memory costs in time: the choices at evenly spaced budgets, from the fewest bytes to all, without doubles.
+
+    The first recomputes all that frees anything, the last nothing that costs anything. Raises HP-RECOMPUTE-038.
+
+    >>> sizes = [RegionSize(fqn=f, saved_bytes=100, input_bytes=10, excluded_bytes=0, replay_flops=7) for f in "ab"]
+    >>> [(found.estimate.kept_bytes, found.estimate.replay_flops) for found in frontier(sizes)]
+    [(20, 14), (110, 7), (200, 0)]
+    """
+    sizes = _checked(sizes)
+    points = integer(points, "points", "HP-RECOMPUTE-038", least=2, most=10_000)
+    most = sum(size.saved_bytes for size in sizes)
+    least = sum(min(size.saved_bytes, _held(size, swap_inputs)) for size in sizes)
+    budgets = sorted({least + (most - least) * at // (points - 1) for at in range(points)})
+    found = {choice.roots: choice for choice in (choose_regions(sizes, at, swap_inputs=swap_inputs) for at in budgets)}
+    return tuple(found.values())
 
 
 def _held(size: RegionSize, swap_inputs: bool) -> int:
