@@ -67,6 +67,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "HP-RECOMPUTE-031": "an output that was not kept is not read in a replay",
         "HP-RECOMPUTE-032": "a replay reaches the exclusions that its forward recorded",
         "HP-RECOMPUTE-033": "a replay that is verified makes as many excluded calls as its forward",
+        "HP-RECOMPUTE-034": "a region takes no gradient through its exclusions",
         "HP-RECOMPUTE-035": "all ranks hold the same recompute plan",
         "HP-RECOMPUTE-037": "state is published before it is read, and released when nobody can read it again",
         "HP-RECOMPUTE-038": "sizes of regions and budgets are integers in range",

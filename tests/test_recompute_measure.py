@@ -67,6 +67,20 @@ def test_what_two_regions_hold_counts_in_one():
 
 
 @pytest.mark.rule("RECOMPUTE-40")
+def test_an_input_of_two_regions_counts_as_kept_once():
+    class Masked(torch.nn.Module):
+        def forward(self, x, mask):
+            return (x + mask).tanh()
+
+    model = torch.nn.ModuleList([Masked(), Masked()])
+    model.forward = lambda x, mask: model[1](model[0](x, mask), mask)
+    x, mask = torch.ones(8, 4, requires_grad=True), torch.zeros(8, 4)
+    first, second = measure_sizes(model, (x, mask), ("0", "1"))
+    assert parts(first) == (128, 256, 0, 0)  # the mask, which no region saves; its tanh is the input of the second
+    assert parts(second) == (256, 128, 0, 0)
+
+
+@pytest.mark.rule("RECOMPUTE-40")
 def test_parameters_are_no_activations_and_regions_that_do_not_run_have_no_size():
     model = torch.nn.ModuleDict({"used": torch.nn.Linear(4, 4), "idle": torch.nn.Linear(4, 4)})
     model.forward = lambda *, x, scale: model["used"](x) * scale["by"]
@@ -157,3 +171,20 @@ def test_half_of_the_bytes_of_a_real_model_needs_half_of_its_layers():
     assert found.method == "exact"
     assert 15 <= len(found.roots) <= 18  # recomputed layers keep their inputs
     assert found.estimate.kept_bytes <= budget
+
+
+def test_experts_count_as_many_rows_as_are_routed():
+    model = meta_model("deepseek_v3")
+    dense, routed = measure_model(model, 128, ("model.layers.0.mlp", "model.layers.60.mlp"))
+    config = model.config
+    products = 3 * 2 * 128 * config.hidden_size
+    assert dense.replay_flops == products * config.intermediate_size
+    shared = config.n_shared_experts + config.num_experts_per_tok
+    gate = 2 * 128 * config.hidden_size * config.n_routed_experts
+    assert routed.replay_flops == products * config.moe_intermediate_size * shared + gate
+
+
+def test_a_model_that_does_not_run_on_the_meta_device_is_refused():
+    with refused("HP-RECOMPUTE-017") as caught:
+        measure_model(meta_model("bert"), 1000, ())
+    assert "BertLMHeadModel" in caught.error.facts["type"]

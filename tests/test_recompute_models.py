@@ -141,7 +141,7 @@ def test_names_stay_and_the_models_own_checkpointing_is_off_meanwhile(make):
     names = [name for name, _ in before.named_parameters()]
     modules = [name for name, _ in before.named_modules()]
     model = make()
-    model.gradient_checkpointing_enable()
+    model.activation_checkpointing_enable()
     policy = RecomputePolicy(region_patterns=(LAYERS,), exclude_patterns=(ATTENTION,), on_applied="note")
     plan, hooked = plan_recompute(read_modules(model), policy, LayerSelection(layer_count=2)), []
     applied = apply_recompute(model, plan, hooks={"note": lambda *given: hooked.append(given)})

@@ -171,12 +171,14 @@ def test_roots_and_exclusions_are_the_outermost_matches(request):
     plan, outcome = attempt(plan_recompute, **request)
     if not outcome.ok:
         found = [*outcome.others, outcome]
-        assert {violation.code[-3:] for violation in found} <= {"007", "008", "009"}
+        assert {violation.code[-3:] for violation in found} <= {"007", "008", "009", "010"}
         patterns = [violation.facts["pattern"] for violation in found if violation.code == "HP-RECOMPUTE-008"]
         assert not any(loops.outermost(modules, (pattern,), roots) for pattern in patterns)
         same = [violation.facts["fqn"] for violation in found if violation.code == "HP-RECOMPUTE-009"]
         assert set(same) <= set(roots)
-        assert patterns or same or not roots
+        around = [violation.facts["fqn"] for violation in found if violation.code == "HP-RECOMPUTE-010"]
+        assert all(any(loops.below(root, fqn) for root in roots) for fqn in around)
+        assert patterns or same or around or not roots
         return
     assert list(plan.roots) == roots
     excluded = (*asked.exclude_patterns, *asked.unsaved_patterns)
@@ -282,6 +284,26 @@ def test_exclusions_come_before_roots_and_deep_ones_before_others(plan):
     assert {step.fqn for step in steps} >= {*plan.roots, *plan.exclusions}
 
 
+@pytest.mark.rule("RECOMPUTE-12")
+def test_of_each_kind_the_deepest_come_first():
+    regions = ("model.layers.0", "model.layers.1.mlp", "lm_head")
+    exclude = ("model.layers.0.mlp", "model.layers.0.self_attn.q_proj")
+    plan = plan_of(regions=regions, exclude=exclude, selection=named(""))
+    assert [step.fqn for step in plan.wrap_order] == [
+        "model.layers.0.self_attn.q_proj",
+        "model.layers.0.mlp",
+        "model.layers.1.mlp",
+        "model.layers.0",
+        "lm_head",
+    ]
+
+
+@pytest.mark.rule("RECOMPUTE-9")
+def test_a_root_whose_output_is_not_to_be_kept_is_refused_as_a_root():
+    with refused("HP-RECOMPUTE-009"):
+        plan_of(unsaved_patterns=("model.layers.0",))
+
+
 @pytest.mark.rule("RECOMPUTE-13")
 def test_what_is_wrapped_the_same_way_is_left_out():
     wrapped = decoder(model_layers_0="checkpoint", model_layers_1="checkpoint", model_layers_0_self_attn="exclude")
@@ -306,6 +328,8 @@ def test_what_is_wrapped_the_other_way_is_refused():
 def test_the_model_is_no_region():
     with refused("HP-RECOMPUTE-014"):
         plan_of(regions=("*",), selection=named(""))
+    with refused("HP-RECOMPUTE-014"):
+        select_roots(decoder(), ("",), policy("*"))
     with refused("HP-RECOMPUTE-014"):
         WrapStep(fqn="", parent_fqn="", child_name="", kind="root")
     assert plan_of(selection=named("")).roots == tuple(f"model.layers.{layer}" for layer in range(4))

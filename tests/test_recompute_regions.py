@@ -121,7 +121,8 @@ def test_without_random_states_the_masks_would_differ():
 def test_two_calls_of_one_exclusion_in_a_region_keep_their_results_apart():
     class Twice(Block):
         def forward(self, x):
-            return self.behind(self.inner(self.inner(self.before(x)) + x))
+            first = self.inner(self.before(x))
+            return self.behind(self.inner(first * x) * first)
 
     expected = run(make(Twice)[0])
     block, calls = make(Twice)
@@ -283,6 +284,61 @@ def test_nested_regions_and_exclusions(where):
     checkpoint_wrapper(outer)
     same(run(outer), expected)
     assert calls["inner"] == {"deep": 2}.get(where, 1)
+
+
+@pytest.mark.rule("RECOMPUTE-26")
+def test_an_exclusion_that_is_also_called_inside_another_is_counted_outside_alone():
+    def loss(x, wrap):
+        inner = wrap(torch.exp)
+        outer = wrap(lambda part: inner(part) + 1)
+        return lambda part: (outer(part.sin()) * inner(part.cos()) * part).exp()
+
+    plain, x = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    loss(plain, lambda body: body)(plain).sum().backward()
+    checkpoint_wrapper(loss(x, checkpoint_exclude_wrapper))(x).sum().backward()
+    assert torch.equal(x.grad, plain.grad)
+
+
+@pytest.mark.rule("RECOMPUTE-26")
+def test_a_backward_inside_a_region_replays_the_region_in_it():
+    calls = []
+
+    def choose(x):
+        calls.append(1)
+        return (x > x.mean()).float()
+
+    plain, x = torch.linspace(0, 1, 3).requires_grad_(), torch.linspace(0, 1, 3).requires_grad_()
+    with_slope(plain, choose, through_choice).sum().backward()
+    excluded, region = checkpoint_exclude_wrapper(choose), checkpoint_wrapper(through_choice)
+    checkpoint_wrapper(with_slope, early_stop=False)(x, excluded, region).sum().backward()
+    assert torch.equal(x.grad, plain.grad)
+    assert len(calls) == 2
+
+
+def with_slope(x, choose, inner):
+    """A layer that takes a gradient itself."""
+    (slope,) = torch.autograd.grad(inner(x, choose).sum(), x)
+    return (x * slope).exp() * slope
+
+
+def through_choice(x, choose):
+    return (choose(x.sin()) * x).sin()
+
+
+@pytest.mark.rule("RECOMPUTE-43")
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_gradient_through_an_exclusion_inside_a_replay_is_refused(nested):
+    excluded, x = checkpoint_exclude_wrapper(torch.exp), torch.linspace(0, 1, 3).requires_grad_()
+    inner = checkpoint_wrapper(through_choice) if nested else through_choice
+    loss = checkpoint_wrapper(with_slope)(x, excluded, inner).sum()
+    with refused("HP-RECOMPUTE-034") as caught:
+        loss.backward()
+    assert dict(caught.error.facts) == {"wrapper": "exp"}
+    # not in a replay of its own, which only gives what was saved
+    plain, again = torch.linspace(0, 1, 3).requires_grad_(), torch.linspace(0, 1, 3).requires_grad_()
+    with_slope(plain, torch.exp, through_choice).sum().backward()
+    with_slope(again, excluded, checkpoint_wrapper(through_choice)).sum().backward()
+    assert torch.equal(plain.grad, again.grad)
 
 
 @pytest.mark.rule("RECOMPUTE-20", "RECOMPUTE-25")
@@ -588,17 +644,17 @@ def test_one_module_is_wrapped_in_one_way():
 def test_large_floating_inputs_wait_on_the_host(monkeypatch):
     from hpfun_torch.recompute import region
 
-    inputs = {"hidden": torch.ones(512, requires_grad=True), "few": torch.ones(255), "ids": torch.arange(1024)}
+    inputs = {"hidden": torch.ones(256, requires_grad=True), "few": torch.ones(255), "ids": torch.arange(1024)}
     packed = []
     real = region._to_host
     monkeypatch.setattr(region, "_to_host", lambda tensor: packed.append(tensor.shape) or real(tensor))
 
     def layer(hidden, few, ids):
-        return (hidden * few.sum() * ids.sum()).sin().exp()
+        return (hidden * few.sum() * ids.sum()).mean().sin().exp()
 
     for swap in (False, True):
         checkpoint_wrapper(layer, swap_inputs=swap)(**inputs).sum().backward()
-    assert packed == [(512,), (255,), (1024,)]  # the inputs alone, not what the region saves
+    assert packed == [(256,), (255,), (1024,)]  # the inputs alone, not what the region saves
     assert [region.goes_to_host(tensor, "cuda") for tensor in inputs.values()] == [True, False, False]
     assert not region.goes_to_host(inputs["hidden"], "cpu")
 

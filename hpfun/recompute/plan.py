@@ -212,8 +212,8 @@ def plan_recompute(
         violations.append(_compiled(exclusions.fqns))
     unsaved = {fqn for pattern in policy.unsaved_patterns for fqn in matches(pattern, exclusions.fqns)}
     steps: list[WrapStep] = []
-    for kind, fqns in (("exclude", exclusions.fqns), ("root", roots.fqns)):
-        steps += _steps(modules, kind, fqns, unsaved, notes, violations)
+    steps += _steps(modules, "exclude", exclusions.fqns, unsaved, notes, violations)
+    steps += _steps(modules, "root", roots.fqns, set(), notes, violations)
     refuse_all(violations)
     return RecomputePlan(
         layers=layers or (),

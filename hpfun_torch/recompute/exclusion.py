@@ -38,7 +38,7 @@ class Exclusion(ReplacedForward):
         if replaying:
             phase, ordinal = replaying[-1]
             record = self._recorded(phase, ordinal)
-            result = record.replayed(self.name, ordinal, phase.invocation.preserve_rng_state)
+            result = record.replayed(self.name, ordinal, phase.invocation.preserve_rng_state, (args, kwargs))
         else:
             result, record = self._run(phases, args, kwargs)
         for phase, ordinal in calls:
@@ -88,9 +88,18 @@ class Record:
         self.leaves = [_Kept(leaf, save_output) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self.random_states = random_states
 
-    def replayed(self, name: str, ordinal: int, restore_random: bool) -> Any:
-        """The outputs again, as leaves of the replay's graph; HP-RECOMPUTE-030 if one was changed meanwhile."""
+    def replayed(self, name: str, ordinal: int, restore_random: bool, given: Any) -> Any:
+        """The outputs again, through which no gradient can pass; HP-RECOMPUTE-030 if one was changed meanwhile.
+
+        ``given`` are the arguments of the call in the replay.
+        """
         leaves = [leaf.again(name, ordinal) if isinstance(leaf, _Kept) else leaf for leaf in self.leaves]
+        learning = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        sources = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        if learning and sources:
+            outputs = _Barrier.apply(name, len(learning), *(leaves[at] for at in learning), *sources)
+            for at, output in zip(learning, outputs, strict=True):
+                leaves[at] = output
         if restore_random:
             for device, state in self.random_states.items():
                 _set_random_state(device, state)
@@ -122,13 +131,36 @@ class _Kept:
         return self.tensor.detach().requires_grad_(self.requires_grad)
 
 
+class _Barrier(torch.autograd.Function):
+    """Outputs of a replay, tied to the arguments of the call, so that a gradient that asks for these is noticed.
+
+    The backward of a region uses what its replay saves and never the replay's graph. Only a gradient that the region
+    itself takes runs through it, and it would miss all that the exclusion computed.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, name: str, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.name = name
+        return tuple(tensor.detach() for tensor in tensors[:count])  # selective policies ignore detach
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        raise refusal(
+            "HP-RECOMPUTE-034",
+            ctx.name,
+            "a gradient that is taken inside the region reaches it in the replay, where it did not run",
+            "exclude the gradient's computation as a whole, or replay this part",
+            wrapper=ctx.name,
+        )
+
+
 def checkpoint_exclude_wrapper(module_or_fn: Any, *, save_output: bool = True, name: str | None = None) -> Any:
     """The module itself, or a function in place of the given one, which replays do not run again.
 
     In a replay the outputs of the forward come back, bit for bit, with random states as they were behind it. Outside
     of regions nothing changes. Outputs that are no tensors come back as the same objects. With ``save_output=False``
     only their shapes are kept, and nothing outside of other exclusions may read them in the replay. ``name`` is what
-    errors say. Raises HP-RECOMPUTE-013 for a module that is a region; calls raise HP-RECOMPUTE-030, 031 and 032.
+    errors say. Raises HP-RECOMPUTE-013 for a module that is a region; calls raise HP-RECOMPUTE-030 to 034.
 
     >>> topk = checkpoint_exclude_wrapper(lambda scores: scores.topk(2).indices)
     >>> topk(torch.tensor([1.0, 3.0, 2.0])).tolist()

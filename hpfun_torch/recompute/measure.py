@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.flop_counter import FlopCounterMode
 
 from hpfun.errors import refusal
 from hpfun.matching import inside, nearest
 from hpfun.recompute import RegionSize
 from hpfun.wording import listed
+from hpfun_torch.recompute.flops import flop_counter
 from hpfun_torch.recompute.forward import FORWARD, ReplacedForward, wrapped_as
 from hpfun_torch.recompute.modules import logical_modules
 
@@ -34,7 +34,7 @@ def measure_sizes(
     ``batch`` is a mapping of keyword arguments, a tuple of arguments, or one argument; the model runs once, with
     gradients and as it is (training or not). ``exclusions`` are left out of the replay, those that the model has
     already too; of ``unsaved`` ones the outputs are not kept. Parameters and buffers are no activations. A region that
-    the forward does not reach has size 0 and comes last. Flops are those that ``torch.utils.flop_counter`` knows.
+    the forward does not reach has size 0 and comes last. Flops are matrix products and attention.
     Raises HP-RECOMPUTE-007 for names that the model does not have, HP-RECOMPUTE-013 for roots that are wrapped.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
@@ -65,7 +65,7 @@ def measure_sizes(
     ]
     excluded = dict.fromkeys((*exclusions, *unsaved, *already))
     ledger = _Ledger(model)
-    with FlopCounterMode(display=False) as ledger.flops:
+    with flop_counter() as ledger.flops:
         watches = [_Watch(ledger, modules[fqn][0], fqn, "root", True) for fqn in roots]
         watches += [_Watch(ledger, modules[fqn][0], fqn, "exclude", fqn not in unsaved) for fqn in excluded]
         try:

@@ -191,4 +191,12 @@ MUTANTS = [
         "        return (PlanError, self.violations)\n",
         "        return (PlanError, self.violations[:1])\n",
     ),
+    Mutant("ERROR-6", ERRORS, "violations.extend(error.violations)", "violations[:] = error.violations"),
+    Mutant(
+        "ERROR-6",
+        ERRORS,
+        "PlanError(*sorted(violations, key=lambda violation: violation.code))",
+        "PlanError(*violations)",
+    ),
+    Mutant("ERROR-6", "hpfun/outcome.py", "attrs.evolve(first, others=tuple(others))", "first"),
 ]
