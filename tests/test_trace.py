@@ -47,16 +47,18 @@ def marks() -> Iterator[tuple[str, object]]:
                     yield f"{path}:{call.lineno}", getattr(argument, "value", None)
 
 
-def refused_codes() -> set[str]:
+@cache
+def refused_codes() -> frozenset[str]:
     """Codes that stand in calls of ``refused``."""
-    return {
+    return frozenset(
         call.args[0].value
         for tree in trees("tests").values()
         for call in calls(tree, "refused")
         if call.args and isinstance(call.args[0], ast.Constant)
-    }
+    )
 
 
+@cache
 def raised_codes() -> dict[str, str]:
     """Code literals of the packages with one place each; the table of codes itself does not count."""
     found: dict[str, str] = {}
