@@ -437,6 +437,26 @@ def test_an_output_that_is_changed_in_place_is_refused(with_gradient):
     assert dict(caught.error.facts) == {"wrapper": "scale", "ordinal": 0, "versions": (0, 1)}
 
 
+@pytest.mark.rule("RECOMPUTE-30")
+def test_an_argument_that_an_exclusion_writes_into_must_be_the_same_memory_in_the_replay():
+    def write(buffer, x):
+        buffer.add_(x.detach().sum())
+
+    write = checkpoint_exclude_wrapper(write, name="write")
+    log = torch.zeros(3)
+
+    def layer(x, buffer):
+        write(buffer, x=x)
+        return (x * buffer).exp()
+
+    x = torch.ones(3, requires_grad=True)
+    checkpoint_wrapper(lambda x: layer(x, log))(x).sum().backward()  # as state of a module would be
+    assert log.tolist() == [3.0] * 3  # written once
+    with refused("HP-RECOMPUTE-030") as caught:
+        checkpoint_wrapper(lambda x: layer(x, torch.zeros(3)))(torch.ones(3, requires_grad=True)).sum().backward()
+    assert dict(caught.error.facts) == {"wrapper": "write", "ordinal": 0, "argument": 0}
+
+
 @pytest.mark.rule("RECOMPUTE-31")
 def test_outputs_that_are_not_kept_pass_from_exclusion_to_exclusion():
     class Pair(torch.nn.Module):

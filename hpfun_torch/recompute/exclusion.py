@@ -71,28 +71,44 @@ class Exclusion(ReplacedForward):
         devices = _devices((args, kwargs)) if watch else ()
         before = _random_states(devices) if watch else {}
         modes = [mode for phase in phases for mode in phase.modes]
+        versions = [_version(leaf) for leaf in pytree.tree_leaves((args, kwargs))]
         # packing a detached tensor frees a graph that no backward runs: an output packed as itself is a cycle
         hooks = torch.autograd.graph.saved_tensors_hooks(_detached, _itself)
         with inside_exclusion(), _without(modes), hooks:
             result = self.inner(*args, **kwargs)
         after = _random_states(devices) if watch else {}
         changed = {device: state for device, state in after.items() if not torch.equal(state, before[device])}
-        return result, Record(result, self.save_output, changed)
+        given = zip(pytree.tree_leaves((args, kwargs)), versions, strict=True)
+        written = {at: leaf.detach() for at, (leaf, version) in enumerate(given) if _version(leaf) != version}
+        return result, Record(result, self.save_output, changed, written)
 
 
 class Record:
-    """Outputs of one call of an exclusion, and the random states behind it where it drew numbers."""
+    """Outputs of one call of an exclusion, and what else the replay must find as the forward left it.
 
-    def __init__(self, result: Any, save_output: bool, random_states: dict[torch.device, torch.Tensor]):
+    That is the random states behind the call where it drew numbers, and the arguments, by their place, that it
+    wrote into: the replay must pass the same memory, since nobody writes into it again.
+    """
+
+    def __init__(
+        self,
+        result: Any,
+        save_output: bool,
+        random_states: dict[torch.device, torch.Tensor],
+        written: dict[int, torch.Tensor],
+    ):
         leaves, self.tree = pytree.tree_flatten(result)
         self.leaves = [_Kept(leaf, save_output) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self.random_states = random_states
+        self.written = written
 
     def replayed(self, name: str, ordinal: int, restore_random: bool, given: Any) -> Any:
-        """The outputs again, through which no gradient can pass; HP-RECOMPUTE-030 if one was changed meanwhile.
+        """The outputs again, through which no gradient can pass; ``given`` are the arguments in the replay.
 
-        ``given`` are the arguments of the call in the replay.
+        Raises HP-RECOMPUTE-030 if an output was changed meanwhile, or if the replay made an argument anew that the
+        forward had changed.
         """
+        self._check_written(name, ordinal, given)
         leaves = [leaf.again(name, ordinal) if isinstance(leaf, _Kept) else leaf for leaf in self.leaves]
         learning = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
         sources = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
@@ -105,6 +121,23 @@ class Record:
                 _set_random_state(device, state)
         return pytree.tree_unflatten(leaves, self.tree)
 
+    def _check_written(self, name: str, ordinal: int, given: Any) -> None:
+        if not self.written:
+            return
+        leaves = pytree.tree_leaves(given)
+        for at, forward in self.written.items():
+            replay = leaves[at] if at < len(leaves) else None
+            if not isinstance(replay, torch.Tensor) or replay.data_ptr() != forward.data_ptr():
+                raise refusal(
+                    "HP-RECOMPUTE-030",
+                    name,
+                    f"call {ordinal} writes into its argument {at}, which the replay makes anew and nobody writes into",
+                    "give the changed tensor as an output instead",
+                    wrapper=name,
+                    ordinal=ordinal,
+                    argument=at,
+                )
+
 
 class _Kept:
     """One output tensor, or its shape alone."""
@@ -112,7 +145,7 @@ class _Kept:
     def __init__(self, output: torch.Tensor, save_output: bool):
         self.requires_grad = output.requires_grad
         self.tensor = output.detach() if save_output else None
-        self.version = None if output.is_inference() or not save_output else output._version
+        self.version = _version(output) if save_output else None
         self.like = Likeness.of(output)
 
     def again(self, name: str, ordinal: int) -> torch.Tensor:
@@ -169,6 +202,11 @@ def checkpoint_exclude_wrapper(module_or_fn: Any, *, save_output: bool = True, n
     return named(
         module_or_fn, Exclusion.kind, lambda inner, module, told: Exclusion(inner, module, told, save_output), name
     )
+
+
+def _version(leaf: Any) -> int | None:
+    """How often a tensor was written into; None for other things and where nobody counts."""
+    return leaf._version if isinstance(leaf, torch.Tensor) and not leaf.is_inference() else None
 
 
 def _detached(tensor: torch.Tensor) -> torch.Tensor:

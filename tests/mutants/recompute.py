@@ -146,6 +146,7 @@ MUTANTS = [
         "for phase in () for mode in phase.modes]",
     ),
     Mutant("RECOMPUTE-27", EXCLUSION, "for mode in reversed(disabled) if mode not in modes]", "for mode in ()]"),
+    Mutant("RECOMPUTE-30", EXCLUSION, "if not self.written:", "if self.written:"),
     Mutant("RECOMPUTE-43", EXCLUSION, "if learning and sources:", "if learning and not sources:"),
     Mutant("RECOMPUTE-28", SHARED, "    if is_recomputing():\n        return False\n", ""),
     Mutant("RECOMPUTE-28", SHARED, "    if key in store:\n", "    if key in store and not store:\n"),
