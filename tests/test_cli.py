@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hpfun import (
     IndexerMode,
     PackedDocuments,
+    cli_indexer,
     explain,
     from_json,
     indexer_plan_report,
@@ -21,7 +22,6 @@ from hpfun import (
     moved_rows_lower_bound,
     plan_route,
 )
-from hpfun import cli as command_line
 from hpfun.cli import main
 from hpfun.comparison import tasks_at_most
 from hpfun.workloads import workload
@@ -106,7 +106,7 @@ def test_tables_fit_into_80_columns(capsys, ranks):
 def test_a_mode_that_cannot_be_planned_is_said_and_the_others_go_on(capsys, batch, tmp_path, monkeypatch):
     out, _ = run(capsys, "compare", batch, "--ranks", "2", "--capacity", "1")
     assert out.count("not planned, [HP-INDEX-006]") == 3
-    monkeypatch.setattr(command_line, "MOST_TASKS", 20)
+    monkeypatch.setattr(cli_indexer, "MOST_TASKS", 20)
     monkeypatch.setattr("hpfun.comparison.MOST_TASKS", 20)
     equal = tmp_path / "equal.txt"
     equal.write_text("16 " * 8)

@@ -231,6 +231,10 @@ def test_wrappers_of_torch_are_left_out_of_names():
     plan = plan_recompute(tuple(found.values()), policy, LayerSelection(layer_count=2))
     assert [step.fqn for step in plan.wrap_order] == ["model.layers.1.self_attn", "model.layers.1"]
     assert plan.notes == ("model.layers.0 is wrapped already",)
+    whole = plan_recompute(
+        read_modules(tiny_llama()), RecomputePolicy(region_patterns=(LAYERS,)), LayerSelection(layer_count=1)
+    )
+    assert apply_recompute(model, whole).wrapped == ()
     apply_recompute(model, plan)
     same(train(model), plain_with_names_of(model))
 

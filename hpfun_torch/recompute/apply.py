@@ -18,8 +18,8 @@ from hpfun.recompute import RecomputePlan
 from hpfun.wording import listed
 from hpfun_torch.agree import compare
 from hpfun_torch.recompute.exclusion import Exclusion
-from hpfun_torch.recompute.forward import ReplacedForward, named, wrapped_as
-from hpfun_torch.recompute.modules import MARKER, logical_modules
+from hpfun_torch.recompute.forward import ReplacedForward, named
+from hpfun_torch.recompute.modules import MARKER, logical_modules, wrapped_kind
 from hpfun_torch.recompute.region import Region, as_region
 
 Hook = Callable[[torch.nn.Module, RecomputePlan], None]
@@ -81,7 +81,7 @@ def apply_recompute(
     wrapped: list[str] = []
     forwards: list[ReplacedForward] = []
     for step, module in zip(plan.wrap_order, found, strict=True):
-        if wrapped_as(module) != "none":  # by an earlier plan, or under another name by this one
+        if wrapped_kind(module) != "none":  # by an earlier plan, or under another name by this one
             continue
         if step.kind == "root":
             as_region(module, plan.options, context_fn, step.fqn)
@@ -119,7 +119,7 @@ def _modules(model: torch.nn.Module, plan: RecomputePlan, hooks: Mapping[str, Ho
             continue
         module = by_fqn[step.fqn][0]
         kind = _WRAPPED_AS[step.kind]
-        already = kinds.setdefault(id(module), wrapped_as(module))
+        already = kinds.setdefault(id(module), wrapped_kind(module))
         kinds[id(module)] = kind if already == "none" else already
         if kinds[id(module)] != kind:
             facts = {"fqn": step.fqn, "kind": already}

@@ -31,11 +31,16 @@ def read_modules(model: torch.nn.Module) -> tuple[ModuleInfo, ...]:
                 type_name=type(inner).__name__,
                 is_list=isinstance(inner, torch.nn.ModuleList),
                 has_marker=any(MARKER in vars(module) or hasattr(type(module), MARKER) for module in (outer, inner)),
-                wrapped="checkpoint" if _CHECKPOINTED in outer._modules else wrapped_as(outer),
+                wrapped=wrapped_kind(outer),
                 module_id=id(inner),
             )
         )
     return tuple(found)
+
+
+def wrapped_kind(module: torch.nn.Module) -> str:
+    """``checkpoint``, ``exclude`` or ``none``; torch's own checkpoint wrapper is a checkpoint."""
+    return "checkpoint" if _CHECKPOINTED in module._modules else wrapped_as(module)
 
 
 def logical_modules(model: torch.nn.Module) -> dict[str, tuple[torch.nn.Module, torch.nn.Module]]:

@@ -77,7 +77,7 @@ MUTANTS = [
     ),
     Mutant("RECOMPUTE-12", PLAN, 'return step.kind == "root", -step', 'return step.kind != "root", -step'),
     Mutant("RECOMPUTE-13", PLAN, "if wrapped == _WRAPPED_AS[kind]:", "if wrapped != 'none':"),
-    Mutant("RECOMPUTE-13", APPLY, 'if wrapped_as(module) != "none":', "if False:"),
+    Mutant("RECOMPUTE-13", APPLY, 'if wrapped_kind(module) != "none":', "if False:"),
     Mutant("RECOMPUTE-14", POLICY, 'if "" in selected.fqns:', 'if "" in layers and not modules:'),
     Mutant("RECOMPUTE-15", PLAN, "        if roots.fqns:\n", "        if roots.fqns and not violations:\n"),
     Mutant(
