@@ -141,9 +141,8 @@ def estimate(sizes: Sequence[RegionSize], roots: Sequence[str], *, swap_inputs: 
     """
     sizes = _checked(sizes)
     chosen = frozenset(names(roots, "roots", "HP-RECOMPUTE-007"))
-    known = [size.fqn for size in sizes]
-    unknown = [root for root in dict.fromkeys(roots) if root not in known]
-    refuse_all(_no_size(root, known) for root in unknown)
+    known = dict.fromkeys(size.fqn for size in sizes)
+    refuse_all(_no_size(root, tuple(known)) for root in dict.fromkeys(roots) if root not in known)
     rows: list[EstimateRow] = []
     held_so_far = 0
     for size in sizes:

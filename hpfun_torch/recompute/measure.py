@@ -154,9 +154,12 @@ class _Ledger:
         # an input of several regions, such as a mask, stays as long as one of them is recomputed: as if always
         times = Counter(key for keys in self.inputs.values() for key in keys)
         any_saved = set().union({key for key, count in times.items() if count > 1}, *self.saved.values())
+        owned: dict[str, set[int]] = {}
+        for key, region in owner.items():
+            owned.setdefault(region, set()).add(key)
         found = []
         for fqn in (*self.saved, *(root for root in roots if root not in self.saved)):
-            own = {key for key, region in owner.items() if region == fqn}
+            own = owned.get(fqn, set())
             inputs = self.inputs.get(fqn, set())
             saved = self._bytes(own & any_saved)
             found.append(
