@@ -22,6 +22,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(RUN) -m hpfun_torch.demo indexer
 	$(RUN) -m hpfun_torch.demo routes
+	$(RUN) -m hpfun.cli recompute deepseek_v3 --budget 100GiB --picture build/demo/recompute.png
 
 test: $(READY)
 	$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup

@@ -235,7 +235,7 @@ def _print(
     console, found = stdout(), choice.estimate
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("regions", overflow="fold")
-    for heading in ("number", "kept\neach", "recomputed\neach", "replay\neach", "recomputed"):
+    for heading in ("number", "kept\neach", "recomputed\neach", "replay\neach", "chosen"):
         table.add_column(heading, justify="right", no_wrap=True)
     chosen = frozenset(choice.roots)
     rows = {row.fqn: row for row in found.rows}

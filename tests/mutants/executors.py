@@ -67,8 +67,8 @@ MUTANTS = [
     Mutant(
         "EXECUTOR-10",
         AGREE,
-        "    described = describe(cast(T, found)) if outcome.ok else {}\n    _compare(",
-        "    described = {}\n    _compare(",
+        "    described = describe(cast(T, found)) if outcome.ok else {}\n    compare(",
+        "    described = {}\n    compare(",
     ),
     Mutant("EXECUTOR-10", AGREE, '    if check == "off":\n', "    if check:\n"),
     Mutant(
@@ -89,10 +89,10 @@ MUTANTS = [
     Mutant(
         "AGREE-5",
         AGREE,
-        "    size = _compare(outcome, mark",
+        "    size = compare(outcome, mark",
         "    seen = agree.__dict__.setdefault('seen', set())\n"
         "    if mark in seen:\n        return Agreed(plan, mark, 1)\n"
-        "    seen.add(mark)\n    size = _compare(outcome, mark",
+        "    seen.add(mark)\n    size = compare(outcome, mark",
     ),
     # a rank that is well leaves the second collective to the others
     Mutant(
