@@ -5,6 +5,7 @@ sizes add up, so memory that two regions hold counts in one of them: in the firs
 in the first that saves it. Rule RECOMPUTE-40 of ``specs/recompute.md``.
 """
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -74,8 +75,9 @@ def measure_sizes(
         finally:
             for watch in reversed(watches):
                 watch.restore()
-        del result
-    return ledger.sizes(roots)
+    sizes = ledger.sizes(roots)
+    del result  # until here it keeps alive what a backward would need, and nothing else does
+    return sizes
 
 
 def _call(model: torch.nn.Module, batch: Any) -> Any:
@@ -84,13 +86,21 @@ def _call(model: torch.nn.Module, batch: Any) -> Any:
     return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
 
 
+class _Packed:
+    """A saved tensor; gone with the graph that saved it, as that of scores is of which only the best ids are used."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self.tensor = tensor.detach()
+
+
 class _Ledger:
-    """Which region saved which storage, while a forward runs."""
+    """Which region saved which storage, while a forward runs; inputs and kept outputs stay alive, as in a region."""
 
     def __init__(self, model: torch.nn.Module):
         kept = (*model.parameters(), *model.buffers())
         self.permanent = {_key(tensor) for tensor in kept}
         self.storages: dict[int, torch.UntypedStorage] = {}  # alive, so that no identity comes twice
+        self.packed: list[tuple[weakref.ref[_Packed], str, bool]] = []  # with region, and whether in an exclusion
         self.inputs: dict[str, set[int]] = {}
         self.saved: dict[str, set[int]] = {}
         self.excluded: dict[str, set[int]] = {}
@@ -111,19 +121,19 @@ class _Ledger:
         """One call of a region, unless it is part of another."""
         if self.region is not None:
             return call()
-        inputs = self.inputs.setdefault(fqn, set())
-        saved = self.saved.setdefault(fqn, set())
+        self.saved.setdefault(fqn, set())
         self.excluded.setdefault(fqn, set())
-        self.note(given, inputs)
+        self.note(given, self.inputs.setdefault(fqn, set()))
         before = self.flops.get_total_flops()
 
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
-            self.note(tensor, saved, *((self.excluded[fqn],) if self.exclusion else ()))
-            return tensor.detach()
+        def pack(tensor: torch.Tensor) -> _Packed:
+            packed = _Packed(tensor)
+            self.packed.append((weakref.ref(packed), fqn, self.exclusion))
+            return packed
 
         self.region = fqn
         try:
-            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed.tensor):
                 return call()
         finally:
             self.region = None
@@ -145,7 +155,11 @@ class _Ledger:
         return result
 
     def sizes(self, roots: Sequence[str]) -> tuple[RegionSize, ...]:
-        """What was seen, each storage in one region."""
+        """What is alive of all that was seen, each storage in one region."""
+        for reference, fqn, exclusion in self.packed:
+            packed = reference()
+            if packed is not None:
+                self.note(packed.tensor, self.saved[fqn], *((self.excluded[fqn],) if exclusion else ()))
         owner: dict[int, str] = {}
         for keys_of in (self.inputs, self.saved, self.excluded):
             for fqn, keys in keys_of.items():
