@@ -69,6 +69,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "HP-RECOMPUTE-033": "a replay that is verified makes as many excluded calls as its forward",
         "HP-RECOMPUTE-034": "a region takes no gradient through its exclusions",
         "HP-RECOMPUTE-035": "all ranks hold the same recompute plan",
+        "HP-RECOMPUTE-036": "outputs of an exclusion with gradients are tensors in known containers",
         "HP-RECOMPUTE-037": "state is published before it is read, and released when nobody can read it again",
         "HP-RECOMPUTE-038": "sizes of regions and budgets are integers in range",
         "HP-RECOMPUTE-039": "a byte budget can be reached",

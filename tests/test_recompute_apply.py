@@ -59,6 +59,30 @@ def test_a_forward_of_the_users_own_comes_back():
     assert model["1"].forward is forward
 
 
+@pytest.mark.rule("RECOMPUTE-13")
+def test_a_wrap_that_others_wrapped_since_does_nothing_once_it_is_removed():
+    model, calls = model_of(1), []
+    model["0"][1].register_forward_hook(lambda *_: calls.append(1))
+    applied = apply_recompute(model, plan_of(model, exclude=("0.0",)))
+    ours = model["0"].forward
+    model["0"].forward = lambda x: ours(x)
+    applied.remove()
+    model["0"](torch.ones(1, 4)).sum().backward()
+    assert len(calls) == 1
+
+
+@pytest.mark.rule("RECOMPUTE-18")
+def test_a_module_that_is_compiled_in_place_encloses_its_wrap():
+    model = model_of(2)
+    plan = plan_of(model)
+    model["1"].compile(backend="eager")
+    with refused("HP-RECOMPUTE-018") as caught:
+        apply_recompute(model, plan)
+    assert caught.error.facts["fqns"] == ("1",)
+    assert set(wrapped(model)) == {"none"}
+    apply_recompute(model, plan_of(model, exclude=(), options=RecomputeOptions(enable_compile=True)))
+
+
 @pytest.mark.rule("RECOMPUTE-13", "RECOMPUTE-15")
 def test_what_does_not_fit_is_refused_and_nothing_changes():
     model = model_of()

@@ -175,6 +175,8 @@ def test_roots_without_a_size_are_refused_with_the_nearest():
         estimate(FOUR, ("0", "33", "5"))
     assert [violation.facts["pattern"] for violation in caught.error.violations] == ["33", "5"]
     assert caught.error.facts["nearest"][0] == "3"
+    with refused("HP-RECOMPUTE-007"):
+        estimate(FOUR, (root for root in ("typo",)))
 
 
 @pytest.mark.rule("RECOMPUTE-42")

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
+from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 
 from hpfun.recompute import (  # noqa: E402
     LayerSelection,
@@ -97,6 +98,37 @@ def test_exclusions_that_the_model_has_count_as_such():
     checkpoint_exclude_wrapper(model[0].b)
     assert measure_sizes(model, x, ("0",)) == given
     assert measure_sizes(torch.nn.Sequential(model), x, ("0.0",))[0].excluded_bytes == 256
+
+
+@pytest.mark.rule("RECOMPUTE-40")
+def test_exclusions_that_the_model_has_without_outputs_count_so():
+    model, x = torch.nn.Sequential(Pair()), torch.ones(8, 4, requires_grad=True)
+    given = measure_sizes(model, x, ("0",), unsaved=("0.b",))
+    checkpoint_exclude_wrapper(model[0].b, save_output=False)
+    assert measure_sizes(model, x, ("0",)) == given
+
+
+@pytest.mark.rule("RECOMPUTE-40")
+def test_what_a_dropped_graph_saved_does_not_count():
+    class Choosing(torch.nn.Module):
+        def forward(self, x):
+            return x * (x.exp().sin() > 0.5)  # of the scores the choice alone is used
+
+    model, x = torch.nn.Sequential(Choosing()), torch.ones(8, 4, requires_grad=True)
+    assert parts(measure_sizes(model, x, ("0",))[0]) == (32, 128, 0, 0)
+
+
+@pytest.mark.rule("RECOMPUTE-40")
+def test_tensors_of_several_parts_weigh_what_their_parts_hold():
+    model = torch.nn.Sequential(torch.nn.Identity())
+    ends, columns, values = torch.arange(5), torch.arange(4), torch.ones(4)
+    given = {
+        4 * 16 + 4 * 4: torch.sparse_coo_tensor(torch.stack((columns, columns)), values, (4, 4)),
+        5 * 8 + 4 * 8 + 4 * 4: torch.sparse_csr_tensor(ends, columns, values, (4, 4)),
+        2 * 4 * 4: TwoTensor(torch.ones(4), torch.zeros(4)),  # as a DTensor holds its local part
+    }
+    for weight, tensor in given.items():
+        assert measure_sizes(model, tensor, ("0",))[0].input_bytes == weight
 
 
 def test_nothing_is_left_on_the_model():

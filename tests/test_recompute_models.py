@@ -158,6 +158,24 @@ def test_names_stay_and_the_models_own_checkpointing_is_off_meanwhile(make):
     assert model.model.layers[0].gradient_checkpointing
 
 
+@pytest.mark.rule("RECOMPUTE-44")
+@pytest.mark.parametrize("make", [tiny_llama, tiny_v4])
+@pytest.mark.parametrize("exclude", [(), (ATTENTION,)])
+def test_layers_in_training_go_without_their_cache(make, exclude):
+    def step(model):
+        torch.manual_seed(7)
+        found = model(**{**tokens(), "use_cache": True, "attention_mask": torch.ones(2, 32)})
+        found.loss.backward()
+        return [parameter.grad for parameter in model.parameters()]
+
+    expected = step(make())
+    model, calls, _ = excluded(make, exclude)
+    with pytest.warns(UserWarning, match="past_key_values=None"):
+        gradients = step(model)
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(gradients, expected, strict=True))
+    assert set(calls.values()) <= {1}
+
+
 CONTAINERS = {
     "llama": {"model.layers": 32},
     "qwen3_moe": {"model.layers": 24},

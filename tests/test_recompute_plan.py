@@ -352,6 +352,8 @@ def test_a_compiled_function_encloses_plain_regions_only():
     plan = plan_of(options=RecomputeOptions(enable_compile=True, swap_inputs=True))
     assert plan.options == RecomputeOptions(enable_compile=True)
     assert len(plan.notes) == 1
+    empty = plan_of(selection=first(0), options=RecomputeOptions(enable_compile=True, swap_inputs=True))
+    assert (empty.options, len(empty.notes)) == (plan.options, 1)
     with refused("HP-RECOMPUTE-018") as caught:
         plan_of(exclude=(ATTENTION,), options=RecomputeOptions(enable_compile=True))
     assert caught.error.facts["fqns"] == ("model.layers.0.self_attn", "model.layers.1.self_attn")

@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import CheckpointError, CheckpointPolicy, create_selective_checkpoint_contexts
 
 from hpfun import PlanError
@@ -341,6 +342,18 @@ def test_a_gradient_through_an_exclusion_inside_a_replay_is_refused(nested):
     assert torch.equal(plain.grad, again.grad)
 
 
+@pytest.mark.rule("RECOMPUTE-43")
+def test_a_gradient_of_the_parameters_of_an_exclusion_inside_a_replay_is_refused():
+    linear = checkpoint_exclude_wrapper(torch.nn.Linear(3, 3, bias=False))
+
+    def layer(x):
+        (slope,) = torch.autograd.grad(linear(x.detach()).exp().sum(), linear.weight)
+        return (x * slope.sum(0)).exp()
+
+    with refused("HP-RECOMPUTE-034"):
+        checkpoint_wrapper(layer)(torch.ones(3, requires_grad=True)).sum().backward()
+
+
 @pytest.mark.rule("RECOMPUTE-20", "RECOMPUTE-25")
 @pytest.mark.parametrize("nested", [False, True])
 def test_gradients_of_gradients_are_equal(nested):
@@ -371,6 +384,32 @@ class Products(torch.nn.Module):
 
     def forward(self, x):
         return torch.tanh(self.c(torch.tanh(self.b(torch.tanh(self.a(x))))))
+
+
+def saving_equality():
+    def policy(context, op, *args, **kwargs):
+        return CheckpointPolicy.MUST_SAVE if op is torch.ops.aten.equal.default else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+@pytest.mark.rule("RECOMPUTE-27")
+def test_what_an_exclusion_looks_at_itself_is_no_operator_of_the_region():
+    inner = checkpoint_exclude_wrapper(lambda x: x.exp() * torch.rand(3))
+
+    def layer(x):
+        return (inner(x) * x * (x * 2 if torch.equal(x, x) else x * 3)).sin().exp()
+
+    found = []
+    for context_fn in (None, saving_equality):
+        torch.manual_seed(0)
+        x = torch.ones(3, requires_grad=True)
+        checkpoint_wrapper(layer, context_fn=context_fn)(x).sum().backward()
+        found.append(x.grad)
+    assert torch.equal(*found)
+    with FakeTensorMode():
+        region = checkpoint_wrapper(lambda x: (inner(x) * x).exp())
+        assert region(torch.ones(3, requires_grad=True)).shape == (3,)
 
 
 def saving_products():
@@ -457,6 +496,61 @@ def test_an_argument_that_an_exclusion_writes_into_must_be_the_same_memory_in_th
     assert dict(caught.error.facts) == {"wrapper": "write", "ordinal": 0, "argument": 0}
 
 
+@pytest.mark.rule("RECOMPUTE-30")
+def test_a_buffer_that_the_next_forward_writes_into_is_refused():
+    buffer = torch.zeros(3)
+    write = checkpoint_exclude_wrapper(lambda buffer, x: (buffer.copy_(x.detach()), None)[1], name="write")
+
+    def layer(x):
+        write(buffer, x)
+        return (x * buffer.clone()).sin().exp()
+
+    region = checkpoint_wrapper(layer)
+    losses = [region(torch.full((3,), float(number), requires_grad=True)).sum() for number in (1, 3)]
+    with refused("HP-RECOMPUTE-030") as caught:
+        losses[0].backward()
+    assert caught.error.facts["argument"] == 0
+    losses[1].backward()
+
+
+@pytest.mark.rule("RECOMPUTE-30")
+def test_what_the_body_saved_is_watched_as_autograd_does():
+    weight = torch.ones(3, 3, requires_grad=True)
+    product = checkpoint_exclude_wrapper(lambda x: x @ weight, name="product")
+
+    def layer(x):
+        hidden = x.sin()
+        found = product(hidden)
+        hidden.add_(5)
+        return found.exp() + hidden
+
+    with refused("HP-RECOMPUTE-030") as caught:
+        checkpoint_wrapper(layer)(torch.ones(3, requires_grad=True)).sum().backward()
+    assert dict(caught.error.facts) == {"wrapper": "product", "versions": (0, 1)}
+    loss = checkpoint_wrapper(lambda x: product(x.sin()).exp())(torch.ones(3, requires_grad=True)).sum()
+    with torch.no_grad():
+        weight.mul_(2)
+    with refused("HP-RECOMPUTE-030"):
+        loss.backward()
+
+
+class Opaque:
+    """An output that pytree does not know."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+@pytest.mark.rule("RECOMPUTE-34")
+def test_an_object_with_tensors_of_the_graph_is_refused_as_an_output():
+    wrap = checkpoint_exclude_wrapper(lambda x: (Opaque(x.exp()), x), name="wrap")
+    with refused("HP-RECOMPUTE-036") as caught:
+        checkpoint_wrapper(lambda x: wrap(x)[0].tensor.sin().exp())(torch.ones(3, requires_grad=True))
+    assert dict(caught.error.facts) == {"wrapper": "wrap", "type": "Opaque"}
+    ids = checkpoint_exclude_wrapper(lambda x: Opaque(x.argsort()))
+    backward_of(lambda x: (x * ids(x).tensor).exp().exp())
+
+
 @pytest.mark.rule("RECOMPUTE-31")
 def test_outputs_that_are_not_kept_pass_from_exclusion_to_exclusion():
     class Pair(torch.nn.Module):
@@ -515,6 +609,11 @@ def test_a_call_that_the_forward_did_not_make_is_refused():
     with refused("HP-RECOMPUTE-032") as caught:
         checkpoint_wrapper(layer)(torch.ones(3, requires_grad=True)).sum().backward()
     assert dict(caught.error.facts) == {"wrapper": "double", "ordinal": 1, "recorded": 1}
+
+
+def _unpinned(empty, *args, pin_memory, **kwargs):
+    assert pin_memory
+    return empty(*args, **kwargs)  # there is nothing to pin memory for
 
 
 def backward_of(layer, **options):
@@ -677,6 +776,17 @@ def test_large_floating_inputs_wait_on_the_host(monkeypatch):
     assert packed == [(256,), (255,), (1024,)]  # the inputs alone, not what the region saves
     assert [region.goes_to_host(tensor, "cuda") for tensor in inputs.values()] == [True, False, False]
     assert not region.goes_to_host(inputs["hidden"], "cpu")
+
+
+@pytest.mark.rule("RECOMPUTE-19")
+def test_an_input_on_the_host_keeps_its_layout(monkeypatch):
+    from hpfun_torch.recompute import region
+
+    monkeypatch.setattr(region, "goes_to_host", lambda tensor, device: True)
+    monkeypatch.setattr(torch, "empty_strided", partial(_unpinned, torch.empty_strided))
+    device, host = region._to_host(torch.randn(32, 16).t())
+    assert host.stride() == (1, 16)
+    assert torch.equal(region._to_device((device, host)), host)
 
 
 @pytest.mark.rule("RECOMPUTE-18")

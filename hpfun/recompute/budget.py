@@ -140,9 +140,10 @@ def estimate(sizes: Sequence[RegionSize], roots: Sequence[str], *, swap_inputs: 
     (110, 110, 7)
     """
     sizes = _checked(sizes)
-    chosen = frozenset(names(roots, "roots", "HP-RECOMPUTE-007"))
+    asked = names(roots, "roots", "HP-RECOMPUTE-007")
+    chosen = frozenset(asked)
     known = dict.fromkeys(size.fqn for size in sizes)
-    refuse_all(_no_size(root, tuple(known)) for root in dict.fromkeys(roots) if root not in known)
+    refuse_all(_no_size(root, tuple(known)) for root in dict.fromkeys(asked) if root not in known)
     rows: list[EstimateRow] = []
     held_so_far = 0
     for size in sizes:

@@ -191,23 +191,30 @@ def plan_recompute(
     modules = tuple(modules)
     _check_names(modules)
     violations: list[Violation] = []
+    notes: list[str] = []
+    if options.enable_compile and options.swap_inputs:
+        options = attrs.evolve(options, swap_inputs=False)
+        notes.append("swap_inputs is off: a compiled function keeps the inputs of its regions itself")
     containers = find_layers(modules)
     layers = _layers(modules, containers, selection, violations)
     if layers == ():  # nothing to wrap, so nothing that patterns could miss
         find_roots(modules, (), policy, violations)
         refuse_all(violations)
         return RecomputePlan(
-            layers=(), roots=(), exclusions=(), wrap_order=(), options=options, on_applied=policy.on_applied
+            layers=(),
+            roots=(),
+            exclusions=(),
+            wrap_order=(),
+            options=options,
+            notes=tuple(notes),
+            on_applied=policy.on_applied,
         )
     roots = exclusions = Selected((), ())
     if layers:
         roots = find_roots(modules, layers, policy, violations)
         if roots.fqns:
             exclusions = find_exclusions(modules, roots.fqns, policy, violations)
-    notes = [*_count_note(containers, selection), *roots.notes, *exclusions.notes]
-    if options.enable_compile and options.swap_inputs:
-        options = attrs.evolve(options, swap_inputs=False)
-        notes.append("swap_inputs is off: a compiled function keeps the inputs of its regions itself")
+    notes = [*_count_note(containers, selection), *roots.notes, *exclusions.notes, *notes]
     if options.enable_compile and exclusions.fqns:
         violations.append(_compiled(exclusions.fqns))
     unsaved = {fqn for pattern in policy.unsaved_patterns for fqn in matches(pattern, exclusions.fqns)}
@@ -305,11 +312,12 @@ def _steps(
     names: dict[int, list[str]] = {}
     for module in modules:
         names.setdefault(module.module_id, []).append(module.fqn)
+    known = frozenset(fqns)
     chosen: dict[str, bool] = {}  # name: whether the output is kept
     for fqn in fqns:
         for name in names[by_fqn[fqn].module_id]:
             chosen[name] = chosen.get(name, True) and fqn not in unsaved
-            if name not in fqns:
+            if name not in known:
                 notes.append(f"{name} is {fqn} under another name: {_WRAPPED_AS[kind]} too")
     found = []
     for fqn, save_output in chosen.items():

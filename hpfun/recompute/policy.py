@@ -6,6 +6,7 @@ its calls are a **region**; an **exclusion** is a module inside a root that the 
 RECOMPUTE-1 to RECOMPUTE-11 of ``specs/recompute.md``.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import attrs
@@ -63,7 +64,7 @@ def _indices(value: object) -> tuple[int, ...] | None:
         got = repr(value)[:60]
         raise refusal("HP-RECOMPUTE-003", "layer_indices", f"needs a sequence of integers, got {got}", indices=got)
     found = [integer(index, "layer_indices", "HP-RECOMPUTE-003") for index in value]
-    wrong = tuple(sorted({index for index in found if index < 0 or found.count(index) > 1}))
+    wrong = tuple(sorted(index for index, times in Counter(found).items() if index < 0 or times > 1))
     if wrong:
         raise refusal(
             "HP-RECOMPUTE-003",

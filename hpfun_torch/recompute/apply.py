@@ -18,8 +18,8 @@ from hpfun.recompute import RecomputePlan
 from hpfun.wording import listed
 from hpfun_torch.agree import compare
 from hpfun_torch.recompute.exclusion import Exclusion
-from hpfun_torch.recompute.forward import ReplacedForward, named
-from hpfun_torch.recompute.modules import MARKER, logical_modules, wrapped_kind
+from hpfun_torch.recompute.forward import MARKER, ReplacedForward, named
+from hpfun_torch.recompute.modules import logical_modules, wrapped_kind
 from hpfun_torch.recompute.region import Region, as_region
 
 Hook = Callable[[torch.nn.Module, RecomputePlan], None]
@@ -125,6 +125,11 @@ def _modules(model: torch.nn.Module, plan: RecomputePlan, hooks: Mapping[str, Ho
             facts = {"fqn": step.fqn, "kind": already}
             message = f"{step.fqn} is to be {step.kind}, and is wrapped as {already}"
             violations.append(Violation("HP-RECOMPUTE-013", "model", message, facts, "Applied.remove() first"))
+        if getattr(module, "_compiled_call_impl", None) is not None and not plan.options.enable_compile:
+            facts = {"fqns": (step.fqn,), "exclusions": len(plan.exclusions)}
+            message = f"{step.fqn}.compile() was called: the compiled function encloses the wrap"
+            advice = "pass torch.compile(module) to its parent instead, which the wrap then encloses"
+            violations.append(Violation("HP-RECOMPUTE-018", "model", message, facts, advice))
         found.append(module)
     if plan.on_applied is not None and plan.on_applied not in hooks:
         facts = {"hook": plan.on_applied, "hooks": tuple(hooks)}

@@ -7,6 +7,7 @@ invocations around it, and the replay gets them back. Rules RECOMPUTE-20 to RECO
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,14 +32,16 @@ class Exclusion(ReplacedForward):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run, record, or give what was recorded, as the phases around the call say."""
         phases = open_phases()
-        if not phases:
+        if not phases or not self.active:
             return self.inner(*args, **kwargs)
         calls = [(phase, self.next_call(phase)) for phase in phases]
         replaying = [(phase, ordinal) for phase, ordinal in calls if phase.replaying]
         if replaying:
             phase, ordinal = replaying[-1]
             record = self._recorded(phase, ordinal)
-            result = record.replayed(self.name, ordinal, phase.invocation.preserve_rng_state, (args, kwargs))
+            learned = tuple(self.module.parameters()) if self.module is not None else ()
+            given = (args, kwargs, learned)
+            result = record.replayed(self.name, ordinal, phase.invocation.preserve_rng_state, given)
         else:
             result, record = self._run(phases, args, kwargs)
         for phase, ordinal in calls:
@@ -73,14 +76,14 @@ class Exclusion(ReplacedForward):
         modes = [mode for phase in phases for mode in phase.modes]
         versions = [_version(leaf) for leaf in pytree.tree_leaves((args, kwargs))]
         # packing a detached tensor frees a graph that no backward runs: an output packed as itself is a cycle
-        hooks = torch.autograd.graph.saved_tensors_hooks(_detached, _itself)
+        hooks = torch.autograd.graph.saved_tensors_hooks(_pack, partial(_unpack, self.name))
         with inside_exclusion(), _without(modes), hooks:
             result = self.inner(*args, **kwargs)
         after = _random_states(devices) if watch else {}
-        changed = {device: state for device, state in after.items() if not torch.equal(state, before[device])}
+        changed = {device: after[device] for device in after if _bits(after[device]) != _bits(before[device])}
         given = zip(pytree.tree_leaves((args, kwargs)), versions, strict=True)
         written = {at: leaf.detach() for at, (leaf, version) in enumerate(given) if _version(leaf) != version}
-        return result, Record(result, self.save_output, changed, written)
+        return result, Record(self.name, result, self.save_output, changed, written)
 
 
 class Record:
@@ -92,18 +95,24 @@ class Record:
 
     def __init__(
         self,
+        name: str,
         result: Any,
         save_output: bool,
         random_states: dict[torch.device, torch.Tensor],
         written: dict[int, torch.Tensor],
     ):
         leaves, self.tree = pytree.tree_flatten(result)
+        for leaf in leaves:
+            _check_opaque(name, leaf)
         self.leaves = [_Kept(leaf, save_output) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self.random_states = random_states
-        self.written = written
+        self.written = {at: (argument, _version(argument)) for at, argument in written.items()}
 
     def replayed(self, name: str, ordinal: int, restore_random: bool, given: Any) -> Any:
-        """The outputs again, through which no gradient can pass; ``given`` are the arguments in the replay.
+        """The outputs again, through which no gradient can pass.
+
+        ``given`` are the arguments in the replay and the parameters of the excluded module: what a gradient could be
+        asked for. Of what a function finds elsewhere nothing is known.
 
         Raises HP-RECOMPUTE-030 if an output was changed meanwhile, or if the replay made an argument anew that the
         forward had changed.
@@ -125,14 +134,16 @@ class Record:
         if not self.written:
             return
         leaves = pytree.tree_leaves(given)
-        for at, forward in self.written.items():
+        for at, (forward, version) in self.written.items():
             replay = leaves[at] if at < len(leaves) else None
-            if not isinstance(replay, torch.Tensor) or replay.data_ptr() != forward.data_ptr():
+            same = isinstance(replay, torch.Tensor) and replay.data_ptr() == forward.data_ptr()
+            if not same or _version(forward) != version:
                 raise refusal(
                     "HP-RECOMPUTE-030",
                     name,
-                    f"call {ordinal} writes into its argument {at}, which the replay makes anew and nobody writes into",
-                    "give the changed tensor as an output instead",
+                    f"call {ordinal} writes into its argument {at}, which the replay finds "
+                    f"{'written into again' if same else 'made anew'}",
+                    "give what the region reads as an output; keep what it does not read out of the arguments",
                     wrapper=name,
                     ordinal=ordinal,
                     argument=at,
@@ -204,16 +215,45 @@ def checkpoint_exclude_wrapper(module_or_fn: Any, *, save_output: bool = True, n
     )
 
 
+def _check_opaque(name: str, leaf: Any) -> None:
+    """HP-RECOMPUTE-036 for an object with tensors of the graph in it: kept as it is, it would never be freed."""
+    if isinstance(leaf, torch.Tensor):
+        return
+    parts = list(getattr(leaf, "__dict__", {}).values())
+    parts += [getattr(leaf, slot, None) for slot in getattr(type(leaf), "__slots__", ()) if isinstance(slot, str)]
+    if any(isinstance(part, torch.Tensor) and part.requires_grad for part in pytree.tree_leaves(parts)):
+        kind = type(leaf).__name__
+        raise refusal(
+            "HP-RECOMPUTE-036",
+            name,
+            f"an output is a {kind} with tensors that have gradients",
+            "give tensors in tuples, lists or mappings, or register the type with torch.utils._pytree",
+            wrapper=name,
+            type=kind,
+        )
+
+
 def _version(leaf: Any) -> int | None:
     """How often a tensor was written into; None for other things and where nobody counts."""
     return leaf._version if isinstance(leaf, torch.Tensor) and not leaf.is_inference() else None
 
 
-def _detached(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach()
+def _pack(tensor: torch.Tensor) -> tuple[torch.Tensor, int | None]:
+    return tensor.detach(), _version(tensor)
 
 
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
+def _unpack(name: str, packed: tuple[torch.Tensor, int | None]) -> torch.Tensor:
+    """What the body saved; autograd compares versions itself, but not of what hooks keep."""
+    tensor, version = packed
+    if _version(tensor) != version:
+        raise refusal(
+            "HP-RECOMPUTE-030",
+            name,
+            "a tensor that its backward needs was changed in place meanwhile",
+            "clone it before the operation in place",
+            wrapper=name,
+            versions=(version, _version(tensor)),
+        )
     return tensor
 
 
@@ -247,6 +287,12 @@ def _random_states(devices: tuple[torch.device, ...]) -> dict[torch.device, torc
     return {_CPU: torch.get_rng_state()} | {
         device: torch.get_device_module(device).get_rng_state(device) for device in devices
     }
+
+
+def _bits(state: torch.Tensor) -> bytes:
+    """Outside of all modes: a policy would take this for an operator of the region."""
+    with _disable_current_modes():
+        return state.numpy().tobytes()
 
 
 def _set_random_state(device: torch.device, state: torch.Tensor) -> None:

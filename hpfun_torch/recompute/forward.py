@@ -13,6 +13,7 @@ import torch
 from hpfun.errors import refusal
 
 FORWARD = "forward"
+MARKER = "gradient_checkpointing"  # by which layers of transformers, and their owners, are known
 
 
 class ReplacedForward:
@@ -25,13 +26,15 @@ class ReplacedForward:
         self.inner = inner
         self.module = module
         self.name = name
+        self.active = True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the subclass does around ``inner``."""
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Give the module its forward back."""
+        """Give the module its forward back; where somebody has wrapped it since, stop doing anything in it."""
+        self.active = False
         if self.module is not None and self.module.__dict__.get(FORWARD) is self:
             del self.module.__dict__[FORWARD]
             if getattr(self.inner, "__func__", None) is not type(self.module).forward:

@@ -7,11 +7,12 @@ in the first that saves it. Rule RECOMPUTE-40 of ``specs/recompute.md``.
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from hpfun.errors import refusal
 from hpfun.matching import inside, nearest
@@ -64,11 +65,13 @@ def measure_sizes(
     already = [
         fqn for fqn, (outer, _) in modules.items() if wrapped_as(outer) == "exclude" and inside(fqn, here) is not None
     ]
-    excluded = dict.fromkeys((*exclusions, *unsaved, *already))
+    excluded = dict.fromkeys((*exclusions, *unsaved, *already), True)
+    excluded |= dict.fromkeys(unsaved, False)
+    excluded |= {fqn: vars(modules[fqn][0])[FORWARD].save_output for fqn in already}
     ledger = _Ledger(model)
     with flop_counter() as ledger.flops:
         watches = [_Watch(ledger, modules[fqn][0], fqn, "root", True) for fqn in roots]
-        watches += [_Watch(ledger, modules[fqn][0], fqn, "exclude", fqn not in unsaved) for fqn in excluded]
+        watches += [_Watch(ledger, modules[fqn][0], fqn, "exclude", save) for fqn, save in excluded.items()]
         try:
             with torch.enable_grad():
                 result = _call(model, batch)
@@ -98,7 +101,7 @@ class _Ledger:
 
     def __init__(self, model: torch.nn.Module):
         kept = (*model.parameters(), *model.buffers())
-        self.permanent = {_key(tensor) for tensor in kept}
+        self.permanent = {_key(part) for tensor in kept for part in _parts(tensor)}
         self.storages: dict[int, torch.UntypedStorage] = {}  # alive, so that no identity comes twice
         self.packed: list[tuple[weakref.ref[_Packed], str, bool]] = []  # with region, and whether in an exclusion
         self.inputs: dict[str, set[int]] = {}
@@ -111,8 +114,9 @@ class _Ledger:
 
     def note(self, tensors: Any, *where: set[int]) -> None:
         """The storages of all tensors in a value."""
-        for tensor in pytree.tree_leaves(tensors):
-            if isinstance(tensor, torch.Tensor) and _key(tensor) not in self.permanent:
+        leaves = (leaf for leaf in pytree.tree_leaves(tensors) if isinstance(leaf, torch.Tensor))
+        for tensor in (part for leaf in leaves for part in _parts(leaf)):
+            if _key(tensor) not in self.permanent:
                 self.storages[_key(tensor)] = tensor.untyped_storage()
                 for keys in where:
                     keys.add(_key(tensor))
@@ -209,6 +213,21 @@ class _Watch(ReplacedForward):
         if self.role == "root":
             return self.ledger.enter_region(self.name, lambda: self.inner(*args, **kwargs), (args, kwargs))
         return self.ledger.enter_exclusion(self.save_output, lambda: self.inner(*args, **kwargs))
+
+
+def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors with memory of their own that a tensor consists of: a DTensor's local one, a sparse one's values."""
+    if is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _parts(getattr(tensor, name))
+    elif tensor.layout == torch.sparse_coo:
+        yield from (tensor._indices(), tensor._values())
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        yield from (tensor.crow_indices(), tensor.col_indices(), tensor.values())
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        yield from (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
+    else:
+        yield tensor
 
 
 def _key(tensor: torch.Tensor) -> int:

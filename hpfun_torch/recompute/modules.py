@@ -8,9 +8,8 @@ import torch
 
 from hpfun.errors import refusal
 from hpfun.recompute import ModuleInfo
-from hpfun_torch.recompute.forward import wrapped_as
+from hpfun_torch.recompute.forward import MARKER, wrapped_as
 
-MARKER = "gradient_checkpointing"
 _CHECKPOINTED = "_checkpoint_wrapped_module"
 _BETWEEN = (_CHECKPOINTED, "_orig_mod")
 

@@ -13,7 +13,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from hpfun.recompute import RecomputeOptions
-from hpfun_torch.recompute.forward import ReplacedForward, named
+from hpfun_torch.recompute.caches import without_cache
+from hpfun_torch.recompute.forward import MARKER, ReplacedForward, named
 from hpfun_torch.recompute.invocation import Invocation
 
 SMALL_BYTES = 1024  # a transfer of less costs more than the memory is worth
@@ -38,6 +39,8 @@ class Region(ReplacedForward):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Checkpoint one call."""
+        if not self.active:
+            return self.inner(*args, **kwargs)
         options = self.options
         how: dict[str, Any] = {
             "use_reentrant": False,
@@ -50,6 +53,7 @@ class Region(ReplacedForward):
             return checkpoint(self.inner, *args, **how, **kwargs)
         if not torch.is_grad_enabled():
             return self.inner(*args, **kwargs)
+        kwargs = without_cache(self.module, MARKER, kwargs)
         # tensors in tuples and keywords are inputs like others; lists and mappings stay the objects that they are
         leaves, tree = pytree.tree_flatten((args, tuple(kwargs.values())), is_leaf=_is_no_tuple)
         places = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
@@ -131,7 +135,7 @@ def goes_to_host(tensor: torch.Tensor, device_type: str) -> bool:
 def _to_host(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
     if not goes_to_host(tensor, tensor.device.type):
         return tensor.device, tensor
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, pin_memory=True)
     return tensor.device, host.copy_(tensor)
 
 

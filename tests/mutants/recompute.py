@@ -25,7 +25,7 @@ MUTANTS = [
     Mutant("RECOMPUTE-1", POLICY, "if len(given) != 1:", "if len(given) > 1:"),
     Mutant("RECOMPUTE-2", POLICY, "tuple(layers[:count])", "tuple(layers[-count:])"),
     Mutant("RECOMPUTE-2", POLICY, "if count > len(layers):", "if count > len(layers) + 1:"),
-    Mutant("RECOMPUTE-3", POLICY, "if index < 0 or found.count(index) > 1", "if index < 0"),
+    Mutant("RECOMPUTE-3", POLICY, "if index < 0 or times > 1", "if index < 0"),
     Mutant(
         "RECOMPUTE-3",
         POLICY,
@@ -120,7 +120,14 @@ MUTANTS = [
     Mutant("RECOMPUTE-23", RELEASE, "read_from = micro_batch if excluded", "read_from = micro_batch if not excluded"),
     Mutant("RECOMPUTE-23", INVOCATION, "dict[tuple[Any, int], Any] = {}", "Any = Invocation.contexts.__dict__"),
     Mutant("RECOMPUTE-24", EXCLUSION, "        if restore_random:\n", "        if not restore_random:\n"),
-    Mutant("RECOMPUTE-25", EXCLUSION, "    return tensor.detach()\n", "    return tensor\n"),
+    Mutant(
+        "RECOMPUTE-25",
+        EXCLUSION,
+        "    return tensor.detach(), _version(tensor)\n",
+        "    return tensor, _version(tensor)\n",
+    ),
+    Mutant("RECOMPUTE-30", EXCLUSION, "    if _version(tensor) != version:\n", "    if False:\n"),
+    Mutant("RECOMPUTE-44", "hpfun_torch/recompute/caches.py", "if arguments.get(name) is not None}", "if not name}"),
     Mutant(
         "RECOMPUTE-25",
         EXCLUSION,
