@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,6 +40,7 @@ from hpfun.recompute.policy import (
     find_layers,
     select_layers,
 )
+from hpfun.recompute.words import folded
 from hpfun.serial import to_json
 from hpfun.wording import counted, in_bytes, listed
 
@@ -94,13 +94,18 @@ def recompute(
     if tokens < 1:
         raise refusal("HP-INPUT-003", "--tokens", f"got {tokens}, legal is 1 or more", tokens=tokens)
     with progress_bar("Measuring", 2) as step:
-        modules, containers, sizes = _measured(model_config, tokens, dtype, regions, exclude, step)
+        modules, containers, measured = _measured(model_config, tokens, dtype, regions, exclude, step)
+    sizes, forward = measured.sizes, measured.forward_flops
     reached = tuple(size for size in sizes if size.saved_bytes or size.input_bytes)
+    if not reached:
+        message = f"a document of text reaches none of {counted(len(sizes), 'region')}"
+        advice = "measure such regions with measure_sizes and a batch of their own"
+        raise refusal("HP-RECOMPUTE-007", "--region", message, advice, pattern=tuple(regions), nearest=())
     everything = sum(size.saved_bytes for size in reached)
     limit = _bytes(budget, everything)
     choice = choose_regions(reached, limit, swap_inputs=swap_inputs)
     plan = _plan(modules, containers, choice.roots, regions, exclude, RecomputeOptions(swap_inputs=swap_inputs))
-    counts = _counts(containers, reached, choice, swap_inputs)
+    counts = _counts(containers, reached, limit, swap_inputs)
     if out is not None:
         write_text(out, to_json(plan) + "\n")
         note(f"Wrote {out}: {counted(len(plan.wrap_order), 'wrap')}.")
@@ -108,20 +113,30 @@ def recompute(
         lines = {"inputs on the host" if swap else "inputs on the device": swap for swap in (False, True)}
         draw_frontiers(
             {name: frontier(reached, swap_inputs=swap) for name, swap in lines.items()},
-            sum(size.replay_flops for size in reached),
+            forward,
             picture,
             limit,
         )
         note(f"Drew {picture}.")
     if as_json:
-        print_json(**_figures(model_config, tokens, dtype, sizes, everything, limit, choice, counts, plan))
-    else:
-        _print(f"{model_config}: {tokens:,} tokens, {dtype}", sizes, reached, everything, limit, choice, counts)
+        named = {"config": model_config, "tokens": tokens, "dtype": dtype, "all_bytes": everything}
+        named |= {"outside_bytes": measured.outside_bytes, "budget_bytes": limit, "forward_flops": forward}
+        print_json(**named, **_figures(sizes, choice, counts, plan))
+        return
+    _print_table(f"{model_config}: {tokens:,} tokens, {dtype}", reached, choice, swap_inputs)
+    _print_totals(reached, everything, limit, forward, choice)
+    notes = [f"Outside of the regions {in_bytes(measured.outside_bytes)} are kept in any case."]
+    notes += _count_note(counts, forward)
+    idle = [size.fqn for size in sizes if size not in reached]
+    if idle:
+        notes.append(f"Not reached by a document of text, and so left out: {listed(folded(idle), 2)}.")
+    for text in notes:
+        stdout().print(text, style="dim")
 
 
 def _measured(
     config: str, tokens: int, dtype: str, regions: Sequence[str], exclude: Sequence[str], step: Any
-) -> tuple[tuple[ModuleInfo, ...], tuple[LayerContainer, ...], tuple[RegionSize, ...]]:
+) -> tuple[tuple[ModuleInfo, ...], tuple[LayerContainer, ...], Any]:
     """Modules, layers and sizes of all regions that there could be."""
     from hpfun_torch.recompute import read_modules
     from hpfun_torch.recompute.configs import measure_model, meta_model
@@ -131,10 +146,10 @@ def _measured(
     modules = read_modules(model)
     containers = find_layers(modules)
     layers = tuple(layer for container in containers for layer in container.layers)
-    whole = _plan(modules, containers, layers, regions, exclude, RecomputeOptions())
-    sizes = measure_model(model, tokens, whole.roots, whole.exclusions)
+    whole = _plan(modules, containers, ("",) if regions else layers, regions, exclude, RecomputeOptions())
+    measured = measure_model(model, tokens, whole.roots, whole.exclusions)
     step(1)
-    return modules, containers, sizes
+    return modules, containers, measured
 
 
 def _plan(
@@ -145,20 +160,19 @@ def _plan(
     exclude: Sequence[str],
     options: RecomputeOptions,
 ) -> RecomputePlan:
-    """The plan for these regions; exclude patterns that match nothing in them are left out, if others are chosen."""
+    """The plan for these regions; exclude patterns that match nothing in a choice of them are left out."""
     fqns = [module.fqn for module in modules]
-    here = frozenset(roots)
-    every = frozenset(layer for container in containers for layer in container.layers)
-    kept = tuple(
-        pattern
-        for pattern in exclude
-        if here >= every or not roots or any(inside(fqn, here) is not None for fqn in matches(pattern, fqns))
-    )
+    here, layers = frozenset(roots), {layer for container in containers for layer in container.layers}
+    if not roots and not layers:
+        selection = LayerSelection(layer_count=1)  # which is refused, with what was seen
+    else:
+        selection = LayerSelection(region_fqns=tuple(roots)) if roots else LayerSelection(layer_count=0)
+    every = here >= layers or "" in here
+    kept = [p for p in exclude if every or any(inside(fqn, here) is not None for fqn in matches(p, fqns))]
     policy = RecomputePolicy(
         region_patterns=tuple(regions) or tuple(f"{container.fqn}.*" for container in containers) or ("*",),
-        exclude_patterns=kept if roots else (),
+        exclude_patterns=tuple(kept) if roots else (),
     )
-    selection = LayerSelection(region_fqns=tuple(roots)) if roots else LayerSelection(layer_count=0)
     return plan_recompute(modules, policy, selection, options)
 
 
@@ -175,45 +189,45 @@ def _bytes(text: str, everything: int) -> int:
 
 
 def _counts(
-    containers: Sequence[LayerContainer], sizes: Sequence[RegionSize], choice: BudgetResult, swap_inputs: bool
+    containers: Sequence[LayerContainer], sizes: Sequence[RegionSize], limit: int, swap_inputs: bool
 ) -> dict[str, Any] | None:
-    """What ``layer_count`` would select if it were as many layers as were chosen; None where regions are no layers."""
-    layers = {layer for container in containers for layer in container.layers}
-    if not choice.roots or not layers.issuperset(choice.roots):
-        return None
-    taken = select_layers(containers, LayerSelection(layer_count=len(choice.roots)))
+    """The smallest ``layer_count`` that fits, and what it takes; None where regions are no layers or none fits."""
     known = {size.fqn for size in sizes}
-    parts = {
-        container.fqn: (len(set(container.layers) & set(taken)), len(container.layers)) for container in containers
-    }
-    found = estimate(sizes, tuple(layer for layer in taken if layer in known), swap_inputs=swap_inputs)
-    return {"layer_count": len(choice.roots), "takes": parts, "kept_bytes": found.kept_bytes}
+    layers = [layer for container in containers for layer in container.layers]
+    if not known.issubset(layers):
+        return None
+    for count in range(len(layers) + 1):
+        taken = select_layers(containers, LayerSelection(layer_count=count))
+        found = estimate(sizes, [layer for layer in taken if layer in known], swap_inputs=swap_inputs)
+        if found.kept_bytes <= limit:
+            parts = {each.fqn: (len(set(each.layers) & set(taken)), len(each.layers)) for each in containers}
+            totals = {"kept_bytes": found.kept_bytes, "replay_flops": found.replay_flops}
+            return {"layer_count": count, "takes": parts, **totals}
+    return None
+
+
+def _count_note(counts: dict[str, Any] | None, forward: int) -> list[str]:
+    if counts is None:
+        return []
+    parts = [f"{taken} of {total} in {name}" for name, (taken, total) in counts["takes"].items()]
+    return [
+        f"The smallest layer_count that fits is {counts['layer_count']}: it takes {listed(parts)}, keeps "
+        f"{in_bytes(counts['kept_bytes'])} and replays {_share(counts['replay_flops'], forward)}."
+    ]
+
+
+def _share(flops: int, forward: int) -> str:
+    return f"{flops / 1e12:.3g} TFLOP" + (f", {flops / forward:.1%} of the forward" if forward else "")
 
 
 def _figures(
-    config: str,
-    tokens: int,
-    dtype: str,
-    sizes: Sequence[RegionSize],
-    everything: int,
-    limit: int,
-    choice: BudgetResult,
-    counts: dict[str, Any] | None,
-    plan: RecomputePlan,
+    sizes: Sequence[RegionSize], choice: BudgetResult, counts: dict[str, Any] | None, plan: RecomputePlan
 ) -> dict[str, Any]:
     found = choice.estimate
     names = ("fqn", "saved_bytes", "input_bytes", "excluded_bytes", "replay_flops")
+    totals = ("kept_bytes", "peak_bytes", "host_bytes", "replay_flops")
     return {
-        "config": config,
-        "tokens": tokens,
-        "dtype": dtype,
-        "all_bytes": everything,
-        "budget_bytes": limit,
-        "kept_bytes": found.kept_bytes,
-        "peak_bytes": found.peak_bytes,
-        "host_bytes": found.host_bytes,
-        "replay_flops": found.replay_flops,
-        "forward_flops": sum(size.replay_flops for size in sizes),
+        **{name: getattr(found, name) for name in totals},
         "method": choice.method,
         "bound": str(choice.bound),
         "roots": choice.roots,
@@ -223,51 +237,30 @@ def _figures(
     }
 
 
-def _print(
-    title: str,
-    sizes: Sequence[RegionSize],
-    reached: Sequence[RegionSize],
-    everything: int,
-    limit: int,
-    choice: BudgetResult,
-    counts: dict[str, Any] | None,
-) -> None:
-    console, found = stdout(), choice.estimate
+def _print_table(title: str, sizes: Sequence[RegionSize], choice: BudgetResult, swap_inputs: bool) -> None:
+    """A line for regions that are alike and alike chosen, in the order of the first of each."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("regions", overflow="fold")
     for heading in ("number", "kept\neach", "recomputed\neach", "replay\neach", "chosen"):
         table.add_column(heading, justify="right", no_wrap=True)
     chosen = frozenset(choice.roots)
-    rows = {row.fqn: row for row in found.rows}
-
-    def alike(size: RegionSize) -> tuple[int, int, int, bool]:
-        taken = size.fqn in chosen
-        held = rows[size.fqn].held_bytes if taken else size.excluded_bytes + size.input_bytes
-        return size.saved_bytes, held, size.replay_flops, taken
-
-    for (saved, held, flops, taken), group in groupby(reached, key=alike):
-        fqns = [size.fqn for size in group]
-        name = fqns[0] if len(fqns) == 1 else f"{fqns[0]} to {fqns[-1].rpartition('.')[2]}"
+    groups: dict[tuple[int, int, int, bool], list[str]] = {}
+    for size in sizes:
+        held = size.excluded_bytes + (0 if swap_inputs else size.input_bytes)
+        groups.setdefault((size.saved_bytes, held, size.replay_flops, size.fqn in chosen), []).append(size.fqn)
+    for (saved, held, flops, taken), fqns in groups.items():
+        name = listed(folded(fqns), 3)
         cells = (in_bytes(saved), in_bytes(held), f"{flops / 1e12:.3g} TF", "yes" if taken else "-")
         table.add_row(name, f"{len(fqns):,}", *cells)
-    console.print(table)
-    forward = sum(size.replay_flops for size in reached)
-    share = f", {found.replay_flops / forward:.1%} of their forward" if forward else ""
+    stdout().print(table)
+
+
+def _print_totals(sizes: Sequence[RegionSize], everything: int, limit: int, forward: int, choice: BudgetResult) -> None:
+    found = choice.estimate
     host = f", {in_bytes(found.host_bytes)} on the host" if found.host_bytes else ""
     how = "no choice replays less" if choice.method == "exact" else f"at most {choice.bound} times the least"
-    console.print(
-        f"{counted(len(choice.roots), 'region')} of {len(reached)} recomputed: {in_bytes(found.kept_bytes)} kept of "
+    stdout().print(
+        f"{counted(len(choice.roots), 'region')} of {len(sizes)} recomputed: {in_bytes(found.kept_bytes)} kept of "
         f"{in_bytes(everything)}{host} (budget {in_bytes(limit)}),\n{in_bytes(found.peak_bytes)} at the peak of the "
-        f"backward, {found.replay_flops / 1e12:.3g} TFLOP replayed{share}; {how}."
+        f"backward, {_share(found.replay_flops, forward)} replayed; {how}."
     )
-    if counts is not None:
-        parts = [f"{taken} of {total} in {name}" for name, (taken, total) in counts["takes"].items()]
-        fits = "fits" if counts["kept_bytes"] <= limit else "does not fit"
-        console.print(
-            f"layer_count {counts['layer_count']} would take {listed(parts)}: "
-            f"{in_bytes(counts['kept_bytes'])} kept, which {fits}.",
-            style="dim",
-        )
-    idle = [size.fqn for size in sizes if size not in reached]
-    if idle:
-        console.print(f"Not reached by a document of text, and so left out: {listed(idle, 2)}.", style="dim")

@@ -191,6 +191,8 @@ def explain_saved(value: Any, rank: int | None, module: str | None, as_json: boo
         value = bank_route(value, rank)
     if not as_json:
         print(explain(value, module))
+    elif module is not None:
+        print_json(module=module, text=explain(value, module))
     elif isinstance(value, SequenceBankPlan):
         print_json(routes=[figures(value.kind, sequence_report(value))])
     else:

@@ -53,7 +53,8 @@ def test_the_choice_is_that_of_the_sizes_that_are_printed(capsys, config):
     assert told["budget_bytes"] == told["all_bytes"] // 2 == sum(size.saved_bytes for size in sizes) // 2
     plan = from_json(json.dumps(told["plan"]))
     assert plan.roots == found.roots
-    assert told["layer_count"]["takes"] == {"model.layers": [len(found.roots), 3]}
+    assert told["layer_count"]["takes"] == {"model.layers": [told["layer_count"]["layer_count"], 3]}
+    assert told["layer_count"]["kept_bytes"] <= told["budget_bytes"]
 
 
 def test_one_line_of_four_products_and_attention_is_the_work_of_a_layer(capsys, config):
@@ -68,17 +69,27 @@ def test_the_table_has_groups_totals_and_what_a_count_would_take(capsys, config)
     assert "model.layers.0" in out
     assert "regions of 3 recomputed" in out
     assert "(budget 300 KiB)" in out
-    assert "would take 2 of 3 in model.layers" in out
+    assert "The smallest layer_count that fits is 2: it takes 2 of 3 in model.layers" in out
+    assert "Outside of the regions" in out
     out, _ = run(capsys, config, "--tokens", "128", "--budget", "1GB")
     assert "0 regions of 3 recomputed" in out
-    assert "layer_count" not in out
+    assert "layer_count that fits is 0" in out
 
 
 def test_a_vision_model_says_that_a_count_takes_vision_blocks(capsys):
     out, _ = run(capsys, "qwen3_vl", "--tokens", "256")
-    assert "would take 17 of 27 in model.visual.blocks, 0 of 32 in model.language_model.layers" in " ".join(out.split())
-    assert "which does not fit" in " ".join(out.split())
-    assert "Not reached by a document of text, and so left out: model.visual.blocks.0" in out
+    text = " ".join(out.split())
+    assert "that fits is 44: it takes 27 of 27 in model.visual.blocks, 17 of 32 in model.language_model.layers" in text
+    assert "Not reached by a document of text, and so left out: model.visual.blocks.0-26" in text
+
+
+def test_the_share_is_of_the_whole_forward_also_with_exclusions(capsys):
+    def share(*options):
+        told = json.loads(run(capsys, "deepseek_v3", "--budget", "100GiB", *options, "--json").out)
+        return len(told["roots"]), round(told["replay_flops"] / told["forward_flops"], 3)
+
+    assert share() == (27, 0.443)
+    assert share("--exclude", "*.self_attn") == (42, 0.364)
 
 
 def test_patterns_of_regions_and_exclusions_and_inputs_on_the_host(capsys, config):
@@ -106,6 +117,8 @@ def test_a_plan_is_saved_and_explained_and_the_frontier_is_drawn(capsys, config,
     assert "Recompute plan: " in capsys.readouterr().out
     assert main(["explain", str(out), "--module", f"{plan.roots[0]}.mlp"]) == 0
     assert f"in the region {plan.roots[0]}" in capsys.readouterr().out
+    assert main(["explain", str(out), "--module", "lm_head", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"module": "lm_head", "text": "lm_head: in no region of this plan."}
     assert main(["explain", "stdlib", "--module", "a"]) == 2
     assert "HP-INPUT-002" in capsys.readouterr().err
 
@@ -119,6 +132,8 @@ def test_a_plan_is_saved_and_explained_and_the_frontier_is_drawn(capsys, config,
         (("{config}", "--dtype", "int8"), "HP-INPUT-002"),
         (("{config}", "--tokens", "0"), "HP-INPUT-003"),
         (("{config}", "--region", "*.layer"), "HP-RECOMPUTE-007"),
+        (("bert", "--tokens", "64"), "HP-RECOMPUTE-005"),
+        (("qwen3_vl", "--tokens", "64", "--region", "model.visual.blocks.*"), "HP-RECOMPUTE-007"),
         (("{config}", "--exclude", "*.atn"), "HP-RECOMPUTE-008"),
         (("{config}", "--picture", "a.txt"), "HP-INPUT-002"),
         (("{config}", "--out", "{folder}/none/plan.json"), "HP-INPUT-001"),
@@ -130,6 +145,19 @@ def test_what_is_refused(capsys, config, tmp_path, arguments, code):
     (tmp_path / "broken.json").write_text("{")
     _, err = run(capsys, *(part.format(config=config, folder=tmp_path) for part in arguments), status=2)
     assert err.startswith(f"[{code}]")
+
+
+def test_patterns_of_regions_need_no_layers(capsys):
+    out, _ = run(capsys, "bert", "--tokens", "64", "--region", "bert.encoder.layer.?", "--budget", "60%")
+    assert "bert.encoder.layer.0" in out
+
+
+def test_a_budget_below_what_exclusions_keep_is_told_so(capsys, config):
+    _, err = run(capsys, config, "--tokens", "128", "--exclude", "*.self_attn", "--budget", "50KiB", status=2)
+    assert "exclude less" in err
+    assert "swap" not in err
+    _, err = run(capsys, config, "--tokens", "128", "--budget", "10KiB", status=2)
+    assert "raise the budget, or swap inputs to the host" in err
 
 
 def test_a_folder_with_a_config_is_read(capsys, config, tmp_path):

@@ -25,6 +25,7 @@ from hpfun_torch.recompute import (  # noqa: E402
     read_modules,
 )
 from hpfun_torch.recompute.configs import measure_model, meta_model  # noqa: E402
+from hpfun_torch.recompute.measure import measure_regions  # noqa: E402
 from tests.real_models import tiny_llama, tokens  # noqa: E402
 from tests.refusals import refused  # noqa: E402
 
@@ -196,7 +197,7 @@ def test_an_estimate_is_what_the_allocator_gives_out(choice):
 @pytest.mark.rule("RECOMPUTE-39")
 def test_half_of_the_bytes_of_a_real_model_needs_half_of_its_layers():
     roots = tuple(f"model.layers.{layer}" for layer in range(32))
-    sizes = measure_model(meta_model("llama"), 4096, roots)
+    sizes = measure_model(meta_model("llama"), 4096, roots).sizes
     assert len({parts(size) for size in sizes[1:]}) == 1  # the first one has the shared inputs as well
     budget = sum(size.saved_bytes for size in sizes) // 2
     found = choose_regions(sizes, budget)
@@ -207,7 +208,7 @@ def test_half_of_the_bytes_of_a_real_model_needs_half_of_its_layers():
 
 def test_experts_count_as_many_rows_as_are_routed():
     model = meta_model("deepseek_v3")
-    dense, routed = measure_model(model, 128, ("model.layers.0.mlp", "model.layers.60.mlp"))
+    dense, routed = measure_model(model, 128, ("model.layers.0.mlp", "model.layers.60.mlp")).sizes
     config = model.config
     products = 3 * 2 * 128 * config.hidden_size
     assert dense.replay_flops == products * config.intermediate_size
@@ -220,3 +221,13 @@ def test_a_model_that_does_not_run_on_the_meta_device_is_refused():
     with refused("HP-RECOMPUTE-017") as caught:
         measure_model(meta_model("bert"), 1000, ())
     assert "BertLMHeadModel" in caught.error.facts["type"]
+    assert caught.error.suggestion == "pass --tokens 512"
+
+
+@pytest.mark.rule("RECOMPUTE-40")
+def test_work_of_exclusions_and_bytes_outside_are_told():
+    model, x = torch.nn.Sequential(torch.nn.Tanh(), Pair()), torch.ones(8, 4, requires_grad=True)
+    found = measure_regions(model, x, ("1",), ("1.b",))
+    assert (found.forward_flops, found.sizes[0].replay_flops) == (512, 256)
+    assert found.outside_bytes == 0  # the tanh is the region's input
+    assert measure_regions(model, x, ("1.b",), ()).outside_bytes == 128

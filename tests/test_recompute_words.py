@@ -43,7 +43,7 @@ def test_a_count_says_what_it_takes_of_each_container():
         ("model.layers.1.self_attn.q_proj", "in the exclusion model.layers.1.self_attn of the region model.layers.1"),
         ("model", "no region itself; 2 regions below it: model.layers.0, model.layers.1"),
         ("", "the model: no region itself"),
-        ("model.layers.2", "in no region of this plan; nearest: model.layers.0"),
+        ("model.layers.2", "in no region of this plan"),
         ("lm_head", "in no region of this plan"),
     ],
 )
@@ -72,8 +72,8 @@ def test_an_estimate_says_its_numbers():
     assert "2 of 4 regions recomputed: 160 B kept, 20 B on the host," in text
     assert "11 flops replayed" in text
     assert len(text.splitlines()) == 3 + 4
-    assert "Chosen exact: no choice replays less." in explain(choose_regions(FOUR, 200))
-    assert "Chosen greedy: at most 2 times" in explain(choose_regions(FOUR, 200, exact_limit=0))
+    assert "Exact choice: no choice replays less." in explain(choose_regions(FOUR, 200))
+    assert "Greedy choice: at most 2 times" in explain(choose_regions(FOUR, 200, exact_limit=0))
 
 
 def test_other_values_say_nothing_of_modules():

@@ -198,7 +198,7 @@ def choose_regions(
             "HP-RECOMPUTE-039",
             "budget_bytes",
             f"{in_bytes(budget)}; with every useful region recomputed {in_bytes(all_saved - most_gain)} are kept",
-            "raise the budget" if swap_inputs else "raise the budget, or swap inputs to the host",
+            _way_out(sizes, budget, swap_inputs),
             budget=budget,
             least=all_saved - most_gain,
         )
@@ -212,6 +212,18 @@ def choose_regions(
         method="greedy" if exact is None else "exact",
         bound=Fraction(2 if exact is None else 1),
     )
+
+
+def _way_out(sizes: Sequence[RegionSize], budget: int, swap_inputs: bool) -> str:
+    """What reaches a budget that was not reached: only what helps."""
+    ways = ["raise the budget"]
+    swapped = sum(min(size.saved_bytes, _held(size, True)) for size in sizes)
+    if not swap_inputs and swapped <= budget:
+        ways.append("swap inputs to the host")
+    excluded = sum(size.excluded_bytes for size in sizes)
+    if excluded:
+        ways.append(f"exclude less, which keeps {in_bytes(excluded)}")
+    return ", or ".join(ways)
 
 
 def frontier(

@@ -3,7 +3,9 @@
 Rule RECOMPUTE-41 of ``specs/recompute.md``.
 """
 
-from hpfun.matching import ancestors, inside, nearest
+from collections.abc import Sequence
+
+from hpfun.matching import ancestors, inside
 from hpfun.recompute.budget import BudgetResult, Estimate
 from hpfun.recompute.plan import RecomputePlan
 from hpfun.wording import counted, in_bytes, listed
@@ -21,7 +23,7 @@ def plan_in_words(plan: RecomputePlan) -> str:
         f"{counted(len(plan.wrap_order), 'wrap')}{'; ' if options else ''}{', '.join(options)}."
     ]
     for name, fqns in (("layers", plan.layers), ("regions", plan.roots), ("exclusions", plan.exclusions)):
-        lines += [f"  {name}:"] * bool(fqns) + [f"    {group}" for group in _grouped(fqns)]
+        lines += [f"  {name}:"] * bool(fqns) + [f"    {group}" for group in folded(fqns)]
     lines += ["Notes:"] * bool(plan.notes) + [f"  {note}" for note in plan.notes[:ROWS_SHOWN]]
     if len(plan.notes) > ROWS_SHOWN:
         lines.append(f"  ... {counted(len(plan.notes) - ROWS_SHOWN, 'more note')}")
@@ -29,7 +31,7 @@ def plan_in_words(plan: RecomputePlan) -> str:
 
 
 def module_in_words(plan: RecomputePlan, fqn: str) -> str:
-    """What happens to one module in forward and backward, by the plan alone."""
+    """What happens to one module in forward and backward; a plan knows names, not which modules there are."""
     roots, exclusions = frozenset(plan.roots), frozenset(plan.exclusions)
     root, exclusion = inside(fqn, roots), inside(fqn, exclusions)
     if exclusion is not None:
@@ -45,8 +47,7 @@ def module_in_words(plan: RecomputePlan, fqn: str) -> str:
     below = [name for name in plan.roots if fqn in ancestors(name)]
     if below:
         return f"{fqn or 'the model'}: no region itself; {counted(len(below), 'region')} below it: {listed(below)}."
-    near = nearest(fqn, dict.fromkeys((*plan.roots, *plan.exclusions)))
-    return f"{fqn}: in no region of this plan{f'; nearest: {listed(near)}' if near else ''}."
+    return f"{fqn}: in no region of this plan."
 
 
 def estimate_in_words(value: Estimate) -> str:
@@ -69,11 +70,15 @@ def estimate_in_words(value: Estimate) -> str:
 def choice_in_words(value: BudgetResult) -> str:
     """How the choice was made, and its estimate."""
     how = "no choice replays less" if value.method == "exact" else f"at most {value.bound} times the least replay"
-    return f"Chosen {value.method}: {how}.\n{estimate_in_words(value.estimate)}"
+    return f"{value.method.capitalize()} choice: {how}.\n{estimate_in_words(value.estimate)}"
 
 
-def _grouped(fqns: tuple[str, ...]) -> list[str]:
-    """Names with runs of their numbers folded: h.0 and h.1 become h.0-1."""
+def folded(fqns: Sequence[str]) -> list[str]:
+    """Names with runs of their numbers folded: h.0 and h.1 become h.0-1.
+
+    >>> folded(("h.0.mlp", "h.1.mlp", "h.3.mlp", "norm"))
+    ['h.0-1.mlp', 'h.3.mlp', 'norm']
+    """
     runs: list[list[str | int]] = []  # before the number, first, last, after it
     for fqn in fqns:
         parts = fqn.split(".")

@@ -30,6 +30,6 @@ def without_cache(module: torch.nn.Module | None, marker: str, arguments: dict[s
         changes["use_cache"] = False
     if not changes:
         return arguments
-    told = ", ".join(f"{name}={value}" for name, value in changes.items())
-    warnings.warn(f"a replay would write the key cache again: {told}; train with use_cache=False", stacklevel=4)
+    told = " and ".join(changes)
+    warnings.warn(f"{told} switched off: a replay would write the key cache again; pass use_cache=False", stacklevel=4)
     return {**arguments, **changes}

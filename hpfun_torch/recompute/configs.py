@@ -15,9 +15,8 @@ from torch.utils.flop_counter import register_flop_formula
 from hpfun import Outcome
 from hpfun.errors import PlanError, refusal
 from hpfun.matching import nearest
-from hpfun.recompute import RegionSize
 from hpfun.wording import listed
-from hpfun_torch.recompute.measure import measure_sizes
+from hpfun_torch.recompute.measure import Measured, measure_regions
 
 FUSED = "hpfun_fused"
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -48,30 +47,35 @@ def meta_model(config: str, dtype: str = "bfloat16") -> torch.nn.Module:
 
 def measure_model(
     model: torch.nn.Module, tokens: int, roots: Sequence[str], exclusions: Sequence[str] = ()
-) -> tuple[RegionSize, ...]:
-    """``measure_sizes`` for one document of ``tokens`` tokens; HP-RECOMPUTE-017 if the model does not run on meta."""
+) -> Measured:
+    """``measure_regions`` for one document of ``tokens`` tokens; HP-RECOMPUTE-017 if the model does not run on meta."""
     ids = torch.empty((1, tokens), dtype=torch.long, device="meta")
     batch: dict[str, Any] = {"input_ids": ids, "use_cache": False}
+    mask = torch.empty((1, 1, tokens, tokens), dtype=next(model.parameters()).dtype, device="meta")
     try:
-        return measure_sizes(model, batch, roots, exclusions=exclusions)
+        return measure_regions(model, batch, roots, exclusions)
     except PlanError:
         raise
     except Exception:  # noqa: BLE001 - some models want a mask where fused attention needs none
-        dtype = next(model.parameters()).dtype
-        mask = torch.empty((1, 1, tokens, tokens), dtype=dtype, device="meta")
+        outcome, found = None, None
         try:
-            return measure_sizes(model, {**batch, "attention_mask": mask}, roots, exclusions=exclusions)
+            found = measure_regions(model, {**batch, "attention_mask": mask}, roots, exclusions)
         except PlanError:
             raise
-        except Exception as error:
-            raise refusal(
-                "HP-RECOMPUTE-017",
-                "model",
-                f"{type(model).__name__} does not run on the meta device: {type(error).__name__} {error}"[:300],
-                "measure it where it runs, with measure_sizes",
-                type=type(model).__name__,
-                reason=Outcome.of(error).message,
-            ) from error
+        except Exception as error:  # noqa: BLE001 - whatever the model raises
+            outcome = Outcome.of(error)
+        if found is not None:
+            return found
+    most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    short = f"pass --tokens {most}" if isinstance(most, int) and most < tokens else "measure it where it runs"
+    raise refusal(
+        "HP-RECOMPUTE-017",
+        "model",
+        f"{type(model).__name__} does not run on the meta device: {outcome.message if outcome else ''}"[:300],
+        f"{short}, with measure_sizes" if "tokens" not in short else short,
+        type=type(model).__name__,
+        reason=outcome.message if outcome else "",
+    )
 
 
 def _transformers() -> Any:
@@ -100,7 +104,10 @@ def _read_config(config: str) -> Any:
         return CONFIG_MAPPING[config]()
     near = nearest(config, CONFIG_MAPPING.keys())
     message = f"no file and no model type {config!r:.60}"
-    raise refusal("HP-INPUT-002", "config", message, f"nearest: {listed(near)}", got=config[:60], nearest=near)
+    advice = f"nearest type: {listed(near)}"
+    if path.suffix or len(path.parts) > 1:
+        advice = "pass a config.json that exists; nothing is downloaded"
+    raise refusal("HP-INPUT-002", "config", message, advice, got=config[:60], nearest=near)
 
 
 @cache

@@ -10,10 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import attrs
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from hpfun._fields import names
 from hpfun.errors import refusal
 from hpfun.matching import inside, nearest
 from hpfun.recompute import RegionSize
@@ -21,6 +23,15 @@ from hpfun.wording import listed
 from hpfun_torch.recompute.flops import flop_counter
 from hpfun_torch.recompute.forward import FORWARD, ReplacedForward, wrapped_as
 from hpfun_torch.recompute.modules import logical_modules
+
+
+@attrs.frozen
+class Measured:
+    """Sizes of regions; flops of their forwards, exclusions included; and bytes that are kept outside of them."""
+
+    sizes: tuple[RegionSize, ...]
+    forward_flops: int
+    outside_bytes: int
 
 
 def measure_sizes(
@@ -44,6 +55,17 @@ def measure_sizes(
     >>> size.saved_bytes, size.input_bytes
     (128, 128)
     """
+    return measure_regions(model, batch, roots, exclusions, unsaved).sizes
+
+
+def measure_regions(
+    model: torch.nn.Module, batch: Any, roots: Sequence[str], exclusions: Sequence[str], unsaved: Sequence[str] = ()
+) -> Measured:
+    """What ``measure_sizes`` gives, and what else the same forward tells."""
+    roots, exclusions, unsaved = (
+        names(given, where, "HP-RECOMPUTE-007")
+        for given, where in ((roots, "roots"), (exclusions, "exclusions"), (unsaved, "unsaved"))
+    )
     modules = logical_modules(model)
     missing = [fqn for fqn in (*roots, *exclusions, *unsaved) if fqn not in modules]
     if missing:
@@ -73,14 +95,15 @@ def measure_sizes(
         watches = [_Watch(ledger, modules[fqn][0], fqn, "root", True) for fqn in roots]
         watches += [_Watch(ledger, modules[fqn][0], fqn, "exclude", save) for fqn, save in excluded.items()]
         try:
-            with torch.enable_grad():
+            with torch.enable_grad(), ledger.hooks(None):
                 result = _call(model, batch)
         finally:
             for watch in reversed(watches):
                 watch.restore()
     sizes = ledger.sizes(roots)
+    outside = ledger.outside()
     del result  # until here it keeps alive what a backward would need, and nothing else does
-    return sizes
+    return Measured(sizes, ledger.forward_flops, outside)
 
 
 def _call(model: torch.nn.Module, batch: Any) -> Any:
@@ -103,11 +126,14 @@ class _Ledger:
         kept = (*model.parameters(), *model.buffers())
         self.permanent = {_key(part) for tensor in kept for part in _parts(tensor)}
         self.storages: dict[int, torch.UntypedStorage] = {}  # alive, so that no identity comes twice
-        self.packed: list[tuple[weakref.ref[_Packed], str, bool]] = []  # with region, and whether in an exclusion
+        self.packed: list[
+            tuple[weakref.ref[_Packed], str | None, bool]
+        ] = []  # region, whether excluded
         self.inputs: dict[str, set[int]] = {}
         self.saved: dict[str, set[int]] = {}
         self.excluded: dict[str, set[int]] = {}
         self.work: dict[str, int] = {}
+        self.forward_flops = 0
         self.flops: Any = None
         self.region: str | None = None
         self.exclusion = False
@@ -129,19 +155,35 @@ class _Ledger:
         self.excluded.setdefault(fqn, set())
         self.note(given, self.inputs.setdefault(fqn, set()))
         before = self.flops.get_total_flops()
+        self.region = fqn
+        try:
+            with self.hooks(fqn):
+                return call()
+        finally:
+            self.region = None
+            done = self.flops.get_total_flops() - before
+            self.work[fqn] = self.work.get(fqn, 0) + done
+            self.forward_flops += done
+
+    def hooks(self, fqn: str | None) -> torch.autograd.graph.saved_tensors_hooks:
+        """Notes what is saved, for a region or outside of all."""
 
         def pack(tensor: torch.Tensor) -> _Packed:
             packed = _Packed(tensor)
             self.packed.append((weakref.ref(packed), fqn, self.exclusion))
             return packed
 
-        self.region = fqn
-        try:
-            with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed.tensor):
-                return call()
-        finally:
-            self.region = None
-            self.work[fqn] = self.work.get(fqn, 0) + self.flops.get_total_flops() - before
+        return torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed.tensor)
+
+    def outside(self) -> int:
+        """Bytes that are saved outside of the regions alone."""
+        keys: set[int] = set()
+        for reference, fqn, _ in self.packed:
+            packed = reference()
+            if packed is not None and fqn is None:
+                self.note(packed.tensor, keys)
+        held = (*self.inputs.values(), *self.saved.values(), *self.excluded.values())
+        return self._bytes(keys.difference(*held))
 
     def enter_exclusion(self, save_output: bool, call: Callable[[], Any]) -> Any:
         """One call of an exclusion in a region, unless it is part of another."""
@@ -162,7 +204,7 @@ class _Ledger:
         """What is alive of all that was seen, each storage in one region."""
         for reference, fqn, exclusion in self.packed:
             packed = reference()
-            if packed is not None:
+            if packed is not None and fqn is not None:
                 self.note(packed.tensor, self.saved[fqn], *((self.excluded[fqn],) if exclusion else ()))
         owner: dict[int, str] = {}
         for keys_of in (self.inputs, self.saved, self.excluded):
