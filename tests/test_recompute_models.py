@@ -170,7 +170,7 @@ def test_layers_in_training_go_without_their_cache(make, exclude):
 
     expected = step(make())
     model, calls, _ = excluded(make, exclude)
-    with pytest.warns(UserWarning, match="past_key_values=None"):
+    with pytest.warns(UserWarning, match="past_key_values"):
         gradients = step(model)
     assert all(a is b is None or torch.equal(a, b) for a, b in zip(gradients, expected, strict=True))
     assert set(calls.values()) <= {1}

@@ -126,9 +126,7 @@ class _Ledger:
         kept = (*model.parameters(), *model.buffers())
         self.permanent = {_key(part) for tensor in kept for part in _parts(tensor)}
         self.storages: dict[int, torch.UntypedStorage] = {}  # alive, so that no identity comes twice
-        self.packed: list[
-            tuple[weakref.ref[_Packed], str | None, bool]
-        ] = []  # region, whether excluded
+        self.packed: list[tuple[weakref.ref[_Packed], str | None, bool]] = []  # region, whether excluded
         self.inputs: dict[str, set[int]] = {}
         self.saved: dict[str, set[int]] = {}
         self.excluded: dict[str, set[int]] = {}
