@@ -139,6 +139,18 @@ def kind_field(kind: type[T], code: str, **more: Any) -> Any:
     return attrs.field(converter=attrs.Converter(check, takes_field=True), **more)
 
 
+def choice_field(choices: tuple[str, ...], code: str, **more: Any) -> Any:
+    """An attrs field that holds one of a few names; ``more`` goes to ``attrs.field``."""
+
+    def check(value: object, field: attrs.Attribute) -> str:
+        if type(value) is not str or value not in choices:
+            got = repr(value)[:60]
+            raise refusal(code, field.name, f"got {got}", f"use one of {', '.join(choices)}", got=got, known=choices)
+        return value
+
+    return attrs.field(converter=attrs.Converter(check, takes_field=True), **more)
+
+
 def names(values: object, where: str, code: str) -> tuple[str, ...]:
     """``values`` as a tuple of strings; one string, which would pass for a sequence of letters, is refused."""
     if isinstance(values, str) or not isinstance(values, Iterable) or isinstance(values, (Mapping, Set)):
@@ -176,7 +188,15 @@ def values_field(kind: type, code: str, **more: Any) -> Any:
 @dataclass_transform(
     frozen_default=True,
     eq_default=False,
-    field_specifiers=(attrs.field, integer_field, integers_field, kind_field, names_field, values_field),
+    field_specifiers=(
+        attrs.field,
+        integer_field,
+        integers_field,
+        kind_field,
+        choice_field,
+        names_field,
+        values_field,
+    ),
 )
 def plan_value(cls: type[T]) -> type[T]:
     """A frozen value that compares, hashes and pickles by content, and that JSON can name.
@@ -191,7 +211,15 @@ def plan_value(cls: type[T]) -> type[T]:
     frozen_default=True,
     eq_default=False,
     kw_only_default=True,
-    field_specifiers=(attrs.field, integer_field, integers_field, kind_field, names_field, values_field),
+    field_specifiers=(
+        attrs.field,
+        integer_field,
+        integers_field,
+        kind_field,
+        choice_field,
+        names_field,
+        values_field,
+    ),
 )
 def named_plan_value(cls: type[T]) -> type[T]:
     """A ``plan_value`` whose fields are passed by name alone."""

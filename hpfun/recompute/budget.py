@@ -1,19 +1,19 @@
 """Which regions to recompute so that what is kept fits a byte budget, at the least replayed work.
 
 A region's saved tensors are kept from forward to backward, or its inputs are and the rest is computed again. Which
-regions to choose is a knapsack problem; lists of (gain, cost) pairs in which none is worse than another in both
-solve it exactly, and fast where regions are alike, as layers are. Rules RECOMPUTE-38 to RECOMPUTE-40 of
-``specs/recompute.md``; the greedy choice is Csirik, Frenk, Labbe and Zhang (1991), heuristics for the 0-1 min-knapsack.
+regions to choose is a knapsack problem (``hpfun.recompute.knapsack``). Rules RECOMPUTE-38 to RECOMPUTE-40 of
+``specs/recompute.md``.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 import attrs
-import numpy as np
 
 from hpfun._fields import (
+    choice_field,
     content_digest,
     integer,
     integer_field,
@@ -25,6 +25,7 @@ from hpfun._fields import (
 )
 from hpfun.errors import Violation, refusal, refuse_all
 from hpfun.matching import nearest
+from hpfun.recompute.knapsack import exact, greedy
 from hpfun.wording import in_bytes, listed
 
 MOST_TOTAL = 2**62
@@ -96,13 +97,6 @@ class Estimate:
     digest = content_digest
 
 
-def _method(value: object) -> str:
-    if value not in METHODS:
-        got = repr(value)[:60]
-        raise refusal("HP-RECOMPUTE-038", "method", f"got {got}", "use exact or greedy", got=got)
-    return str(value)
-
-
 def _bound(value: Any) -> Fraction:
     try:
         found = Fraction(value)
@@ -120,7 +114,7 @@ class BudgetResult:
 
     roots: tuple[str, ...] = names_field("HP-RECOMPUTE-038")
     estimate: Estimate = kind_field(Estimate, "HP-RECOMPUTE-038")
-    method: str = attrs.field(converter=_method)
+    method: str = choice_field(METHODS, "HP-RECOMPUTE-038")
     bound: Fraction = attrs.field(converter=_bound)
 
     digest = content_digest
@@ -202,15 +196,15 @@ def choose_regions(
             budget=budget,
             least=all_saved - most_gain,
         )
-    near = _greedy(items, needed)
-    exact = _exact(items, needed, sum(items[at][1] for at in near), limit)
-    chosen = [useful[at] for at in (near if exact is None else exact)]
+    near = greedy(items, needed)
+    least = exact(items, needed, sum(items[at][1] for at in near), limit)
+    chosen = [useful[at] for at in (near if least is None else least)]
     roots = tuple(sizes[at].fqn for at in chosen)
     return BudgetResult(
         roots=roots,
         estimate=estimate(sizes, roots, swap_inputs=swap_inputs),
-        method="greedy" if exact is None else "exact",
-        bound=Fraction(2 if exact is None else 1),
+        method="greedy" if least is None else "exact",
+        bound=Fraction(2 if least is None else 1),
     )
 
 
@@ -251,63 +245,6 @@ def _held(size: RegionSize, swap_inputs: bool) -> int:
     return size.excluded_bytes + (0 if swap_inputs else size.input_bytes)
 
 
-def _greedy(items: Sequence[tuple[int, int]], needed: int) -> tuple[int, ...]:
-    """Items of at least the needed gain, cheap ones per gain first; costs at most twice the least."""
-    if needed <= 0:
-        return ()
-    order = sorted(range(len(items)), key=lambda at: (Fraction(items[at][1], items[at][0]), at))
-    best: tuple[int, int, tuple[int, ...]] | None = None
-    taken: list[int] = []
-    gain = cost = 0
-    for at in order:
-        with_it = gain + items[at][0]
-        if with_it < needed:
-            taken.append(at)
-            gain, cost = with_it, cost + items[at][1]
-            continue
-        candidate = (cost + items[at][1], -with_it, tuple(sorted((*taken, at))))
-        best = candidate if best is None else min(best, candidate)
-    assert best is not None  # all items together have the gain: the caller saw to it
-    return best[2]
-
-
-def _exact(items: Sequence[tuple[int, int]], needed: int, most_cost: int, limit: int) -> tuple[int, ...] | None:
-    """The cheapest items of the needed gain, then the greatest gain, then the smallest indices; None beyond ``limit``.
-
-    After each item the lists hold what is worth remembering, by falling gain and so by falling cost. Of two
-    choices of equal gain and cost, the one that took the first item in which they differ comes first among index
-    tuples (gains are positive, so neither contains the other); ``rank`` keeps that order.
-    """
-    gains = costs = ranks = np.zeros(1, dtype=np.int64)
-    steps: list[tuple[np.ndarray, np.ndarray]] = []  # where each remembered choice came from, and whether it took
-    left = sum(gain for gain, _ in items)
-    for gain, cost in items:
-        left -= gain
-        came = np.tile(np.arange(len(gains)), 2)
-        took = np.repeat((False, True), len(gains))
-        new_gains, new_costs = gains[came] + took * gain, costs[came] + took * cost
-        new_ranks = ranks[came] * 2 + took
-        order = np.lexsort((-new_ranks, new_costs, -new_gains))
-        sorted_costs = new_costs[order]
-        cheaper = np.ones(len(order), dtype=bool)
-        cheaper[1:] = sorted_costs[1:] < np.minimum.accumulate(sorted_costs)[:-1]
-        cheaper &= (sorted_costs <= most_cost) & (new_gains[order] + left >= needed)
-        kept = order[cheaper]
-        if len(kept) > limit:
-            return None
-        gains, costs = new_gains[kept], new_costs[kept]
-        ranks = np.argsort(np.argsort(new_ranks[kept]))  # dense, so that doubling never overflows
-        steps.append((came[kept].astype(np.int32), took[kept]))
-    at = int(np.lexsort((-gains, costs))[0])
-    found = []
-    for index in reversed(range(len(steps))):
-        came, took = steps[index]
-        if took[at]:
-            found.append(index)
-        at = int(came[at])
-    return tuple(reversed(found))
-
-
 def _checked(sizes: Sequence[RegionSize]) -> tuple[RegionSize, ...]:
     found = tuple(sizes)
     violations: list[Violation] = []
@@ -318,7 +255,7 @@ def _checked(sizes: Sequence[RegionSize]) -> tuple[RegionSize, ...]:
             "HP-RECOMPUTE-038", "sizes", f"entry {wrong[0]} is {kind}, not RegionSize", index=wrong[0], type=kind
         )
     fqns = [size.fqn for size in found]
-    twice = tuple(sorted({fqn for fqn in fqns if fqns.count(fqn) > 1})) if len(set(fqns)) < len(fqns) else ()
+    twice = tuple(sorted(fqn for fqn, times in Counter(fqns).items() if times > 1))
     if twice:
         violations.append(
             Violation("HP-RECOMPUTE-038", "sizes", f"regions given twice: {listed(twice)}", {"fqns": twice})

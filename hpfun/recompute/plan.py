@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from hpfun._fields import content_digest, kind_field, named_plan_value, names_field, values_field
+from hpfun._fields import choice_field, content_digest, kind_field, named_plan_value, names_field, values_field
 from hpfun.errors import Violation, collect, refusal, refuse_all
 from hpfun.matching import ancestors, inside, matches, nearest, parent_and_child
 from hpfun.recompute.policy import (
@@ -55,13 +55,6 @@ class RecomputeOptions:
             object.__setattr__(self, "early_stop", False)
 
 
-def _kind(value: object) -> str:
-    if value not in KINDS:
-        got = repr(value)[:60]
-        raise refusal("HP-RECOMPUTE-012", "kind", f"got {got}", f"use one of {', '.join(KINDS)}", got=got)
-    return str(value)
-
-
 @named_plan_value
 class WrapStep:
     """One wrap: the module ``child_name`` of the module ``parent_fqn`` becomes a root or an exclusion.
@@ -76,7 +69,7 @@ class WrapStep:
     fqn: str = kind_field(str, "HP-RECOMPUTE-012")
     parent_fqn: str = kind_field(str, "HP-RECOMPUTE-012")
     child_name: str = kind_field(str, "HP-RECOMPUTE-012")
-    kind: str = attrs.field(converter=_kind)
+    kind: str = choice_field(KINDS, "HP-RECOMPUTE-012")
     save_output: bool = kind_field(bool, "HP-RECOMPUTE-012", default=True)
 
     digest = content_digest

@@ -11,7 +11,16 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from hpfun._fields import content_digest, integer, integer_field, kind_field, named_plan_value, names, names_field
+from hpfun._fields import (
+    choice_field,
+    content_digest,
+    integer,
+    integer_field,
+    kind_field,
+    named_plan_value,
+    names,
+    names_field,
+)
 from hpfun.errors import Violation, refusal, refuse_all
 from hpfun.matching import ancestors, inside, matches, nearest, parent_and_child
 from hpfun.wording import NAMES_SHOWN, listed
@@ -110,13 +119,6 @@ class LayerSelection:
             )
 
 
-def _wrapped(value: object) -> str:
-    if value not in WRAPPED:
-        got = repr(value)[:60]
-        raise refusal("HP-RECOMPUTE-012", "wrapped", f"got {got}", f"use one of {', '.join(WRAPPED)}", got=got)
-    return str(value)
-
-
 @named_plan_value
 class ModuleInfo:
     """What a plan needs to know of one module; equal ``module_id`` means one shared object.
@@ -132,7 +134,7 @@ class ModuleInfo:
     type_name: str = kind_field(str, "HP-RECOMPUTE-012")
     is_list: bool = kind_field(bool, "HP-RECOMPUTE-012")
     has_marker: bool = kind_field(bool, "HP-RECOMPUTE-012")
-    wrapped: str = attrs.field(default="none", converter=_wrapped)
+    wrapped: str = choice_field(WRAPPED, "HP-RECOMPUTE-012", default="none")
     module_id: int = integer_field("HP-RECOMPUTE-012", most=None)
 
     digest = content_digest

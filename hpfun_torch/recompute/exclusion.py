@@ -34,7 +34,7 @@ class Exclusion(ReplacedForward):
         phases = open_phases()
         if not phases or not self.active:
             return self.inner(*args, **kwargs)
-        calls = [(phase, self.next_call(phase)) for phase in phases]
+        calls = [(phase, phase.next_call(self)) for phase in phases]
         replaying = [(phase, ordinal) for phase, ordinal in calls if phase.replaying]
         if replaying:
             phase, ordinal = replaying[-1]
@@ -48,10 +48,6 @@ class Exclusion(ReplacedForward):
             if not phase.replaying:
                 phase.invocation.records[self, ordinal] = record
         return result
-
-    def next_call(self, phase: Phase) -> int:
-        """The ordinal of this call in the phase."""
-        return phase.next_call(self)
 
     def _recorded(self, phase: Phase, ordinal: int) -> "Record":
         records = phase.invocation.records

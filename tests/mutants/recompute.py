@@ -6,6 +6,7 @@ MATCHING = "hpfun/matching.py"
 POLICY = "hpfun/recompute/policy.py"
 PLAN = "hpfun/recompute/plan.py"
 BUDGET = "hpfun/recompute/budget.py"
+KNAPSACK = "hpfun/recompute/knapsack.py"
 RELEASE = "hpfun/recompute/release.py"
 WORDS = "hpfun/recompute/words.py"
 INVOCATION = "hpfun_torch/recompute/invocation.py"
@@ -203,12 +204,12 @@ MUTANTS = [
         "host_bytes=size.input_bytes if recomputed and swap_inputs else 0,",
         "host_bytes=size.input_bytes if swap_inputs else 0,",
     ),
-    Mutant("RECOMPUTE-39", BUDGET, "new_ranks = ranks[came] * 2 + took", "new_ranks = ranks[came] * 2 - took"),
+    Mutant("RECOMPUTE-39", KNAPSACK, "new_ranks = ranks[came] * 2 + took", "new_ranks = ranks[came] * 2 - took"),
     Mutant(
-        "RECOMPUTE-39", BUDGET, "at = int(np.lexsort((-gains, costs))[0])", "at = int(np.lexsort((gains, costs))[-1])"
+        "RECOMPUTE-39", KNAPSACK, "at = int(np.lexsort((-gains, costs))[0])", "at = int(np.lexsort((gains, costs))[-1])"
     ),
     Mutant(
-        "RECOMPUTE-39", BUDGET, "            taken.append(at)\n", "            taken.append(at)\n            break\n"
+        "RECOMPUTE-39", KNAPSACK, "            taken.append(at)\n", "            taken.append(at)\n            break\n"
     ),
     Mutant("RECOMPUTE-39", BUDGET, "if gain > 0]", "if gain > 1]"),
     Mutant(
