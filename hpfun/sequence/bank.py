@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from hpfun._fields import content_digest, integer_field, integers_field, kind_field, known_valid, plan_value, readonly
+from hpfun._fields import (
+    choice_field,
+    content_digest,
+    integer_field,
+    integers_field,
+    kind_field,
+    known_valid,
+    plan_value,
+    readonly,
+)
 from hpfun.errors import refusal
 from hpfun.exchange import RowExchange
 from hpfun.intervals import overlap_rows
@@ -33,7 +42,7 @@ class SequenceBankPlan:
     HP-ROUTE-008.
     """
 
-    kind: str = kind_field(str, _CODE)
+    kind: str = choice_field(KINDS, _CODE)
     owner_offsets: Any = integers_field(_CODE)
     bank_starts: Any = integers_field(_CODE)
 
@@ -41,8 +50,6 @@ class SequenceBankPlan:
 
     def __attrs_post_init__(self):
         owners, starts = self.owner_offsets, self.bank_starts
-        if self.kind not in KINDS:
-            raise refusal(_CODE, "kind", f"got {self.kind!r:.60}", f"use one of {', '.join(KINDS)}", known=KINDS)
         if len(owners) != len(starts) + 1 or len(starts) == 0:
             message = f"{len(owners)} owner offsets and {len(starts)} bank starts"
             raise refusal(_CODE, "owner_offsets", message, offsets=len(owners), starts=len(starts))

@@ -11,11 +11,11 @@ import numpy as np
 
 from hpfun._fields import (
     INT64_MAX,
+    choice_field,
     content_digest,
     integer,
     integer_field,
     integers_field,
-    kind_field,
     plan_value,
     readonly,
 )
@@ -36,7 +36,7 @@ class SequenceReport:
     together are HP-ROUTE-008.
     """
 
-    kind: str = kind_field(str, _CODE)
+    kind: str = choice_field(KINDS, _CODE)
     bytes_per_row: int = integer_field(_CODE, least=0, most=None)
     own_rows: Any = integers_field(_CODE)
     halo_rows: Any = integers_field(_CODE)
@@ -46,8 +46,6 @@ class SequenceReport:
     digest = content_digest
 
     def __attrs_post_init__(self):
-        if self.kind not in KINDS:
-            raise refusal(_CODE, "kind", f"got {self.kind!r:.60}", f"use one of {', '.join(KINDS)}", known=KINDS)
         entries = tuple(len(getattr(self, name)) for name in _RANK_FIELDS)
         if len(set(entries)) != 1 or not entries[0]:
             raise refusal(_CODE, "own_rows", f"{entries} entries", _ADVICE, entries=entries)
