@@ -26,7 +26,7 @@ from hpfun_torch.recompute import (  # noqa: E402
 )
 from hpfun_torch.recompute.configs import measure_model, meta_model  # noqa: E402
 from hpfun_torch.recompute.measure import measure_regions  # noqa: E402
-from tests.real_models import tiny_llama, tokens  # noqa: E402
+from tests.real_models import tiny_llama, tiny_v4, tokens  # noqa: E402
 from tests.refusals import refused  # noqa: E402
 
 FQNS = tuple(f"model.layers.{layer}" for layer in range(3))
@@ -180,18 +180,32 @@ CHOICES = {
 @pytest.mark.rule("RECOMPUTE-38", "RECOMPUTE-40")
 @pytest.mark.parametrize("choice", CHOICES)
 def test_an_estimate_is_what_the_allocator_gives_out(choice):
-    roots, exclusions = CHOICES[choice]
-    model, batch = tiny_llama(), tokens(2, 256)
+    estimated, kept = estimated_and_given_out(tiny_llama, *CHOICES[choice], length=256)
+    assert kept == pytest.approx(estimated, rel=0.05)
+
+
+INDEXERS = tuple(f"{fqn}.self_attn.compressor.indexer" for fqn in FQNS[1:])
+
+
+@pytest.mark.rule("RECOMPUTE-40")
+@pytest.mark.parametrize("exclusions", [(), INDEXERS, tuple(f"{fqn}.self_attn" for fqn in FQNS)])
+def test_of_scores_whose_graph_is_dropped_nothing_is_estimated(exclusions):
+    estimated, kept = estimated_and_given_out(tiny_v4, FQNS, exclusions, length=128)
+    assert kept == pytest.approx(estimated, rel=0.05)
+
+
+def estimated_and_given_out(make, roots, exclusions, length):
+    """Bytes kept by the layers of a model with three, as estimated and as the allocator tells."""
+    model, batch = make(), tokens(2, length)
     sizes = measure_sizes(model, batch, FQNS, exclusions=exclusions)
-    bare = tiny_llama()
+    bare = make()
     bare.model.layers = torch.nn.ModuleList()
     outside = given_out(lambda: bare(**batch).loss)
     if roots:
         policy = RecomputePolicy(region_patterns=("model.layers.?",), exclude_patterns=exclusions)
         apply_recompute(model, plan_recompute(read_modules(model), policy, LayerSelection(region_fqns=roots)))
     model(**batch).loss.backward()
-    kept = given_out(lambda: model(**batch).loss) - outside
-    assert kept == pytest.approx(estimate(sizes, roots).kept_bytes, rel=0.05)
+    return estimate(sizes, roots).kept_bytes, given_out(lambda: model(**batch).loss) - outside
 
 
 @pytest.mark.rule("RECOMPUTE-39")

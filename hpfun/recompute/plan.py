@@ -28,7 +28,7 @@ from hpfun.recompute.policy import (
 from hpfun.wording import NAMES_SHOWN, listed
 
 KINDS = ("exclude", "root")
-_WRAPPED_AS = {"exclude": "exclude", "root": "checkpoint"}
+WRAPPED_AS = {"exclude": "exclude", "root": "checkpoint"}  # a kind of step, as a module tells it
 
 
 @named_plan_value
@@ -311,11 +311,11 @@ def _steps(
         for name in names[by_fqn[fqn].module_id]:
             chosen[name] = chosen.get(name, True) and fqn not in unsaved
             if name not in known:
-                notes.append(f"{name} is {fqn} under another name: {_WRAPPED_AS[kind]} too")
+                notes.append(f"{name} is {fqn} under another name: {WRAPPED_AS[kind]} too")
     found = []
     for fqn, save_output in chosen.items():
         wrapped = by_fqn[fqn].wrapped
-        if wrapped == _WRAPPED_AS[kind]:
+        if wrapped == WRAPPED_AS[kind]:
             notes.append(f"{fqn} is wrapped already")
         elif wrapped != "none":
             violations.append(

@@ -315,21 +315,18 @@ def find_exclusions(
 ) -> Selected:
     """What ``select_exclusions`` gives, with notes; what it refuses joins ``violations``."""
     fqns = [module.fqn for module in modules]
-    ids = {module.fqn: module.module_id for module in modules}
     chosen = frozenset(roots)
     above_roots = {name for root in roots for name in ancestors(root)} - chosen
-    root_ids = {ids[root]: root for root in reversed(roots) if root in ids}
     candidates: dict[str, list[str]] = {}
-    held: dict[str, list[str]] = {}
+    containing: dict[str, list[str]] = {}
     for pattern in dict.fromkeys((*policy.exclude_patterns, *policy.unsaved_patterns)):
         found = matches(pattern, fqns)
-        within = [fqn for fqn in found if inside(fqn, chosen) is not None]
+        candidates[pattern] = [fqn for fqn in found if inside(fqn, chosen) is not None]
         above = [fqn for fqn in found if fqn in above_roots]
-        held |= {fqn: [root for root in roots if fqn in ancestors(root)] for fqn in above}
-        candidates[pattern] = within
+        containing |= {fqn: [root for root in roots if fqn in ancestors(root)] for fqn in above}
         if not found:
             violations.append(_matches_nothing("HP-RECOMPUTE-008", "exclude_patterns", pattern, fqns, outside=()))
-        elif not within and not above and roots:
+        elif not candidates[pattern] and not above and roots:
             violations.append(
                 Violation(
                     "HP-RECOMPUTE-008",
@@ -340,26 +337,38 @@ def find_exclusions(
                 )
             )
     selected = _outermost(fqns, candidates)
-    for fqn in selected.fqns:
-        if ids[fqn] in root_ids:
-            root = root_ids[ids[fqn]]
-            same = "" if root == fqn else f", the object of root {root}"
-            violations.append(
-                Violation(
-                    "HP-RECOMPUTE-009",
-                    "exclude_patterns",
-                    f"{fqn} is a root{same}",
-                    {"fqn": fqn, "root": root},
-                    "exclude one of its children, or take it from the region patterns",
-                )
-            )
-    exclusions = frozenset(selected.fqns)
-    for fqn in fqns:  # an object may be a root under one name and lie in an exclusion under another
-        outer = inside(fqn, exclusions) if ids[fqn] in root_ids else None
-        if outer not in (None, fqn):
-            held.setdefault(outer, []).append(root_ids[ids[fqn]])
-    violations += [_contains(fqn, tuple(dict.fromkeys(inner))) for fqn, inner in held.items()]
+    violations += _clashes(modules, roots, selected.fqns, containing)
     return selected
+
+
+def _clashes(
+    modules: Sequence[ModuleInfo], roots: Sequence[str], exclusions: Sequence[str], containing: dict[str, list[str]]
+) -> list[Violation]:
+    """Exclusions that are roots or contain one, as objects as well; ``containing`` are matches above roots."""
+    ids = {module.fqn: module.module_id for module in modules}
+    root_ids = {ids[root]: root for root in reversed(roots) if root in ids}
+    excluded = frozenset(exclusions)
+    held = {fqn: list(inner) for fqn, inner in containing.items()}
+    violations = []
+    for fqn in ids:  # an object may be a root under one name and lie in an exclusion under another
+        outer = inside(fqn, excluded) if ids[fqn] in root_ids else None
+        if outer is None:
+            continue
+        root = root_ids[ids[fqn]]
+        if outer != fqn:
+            held.setdefault(outer, []).append(root)
+            continue
+        same = "" if root == fqn else f", the object of root {root}"
+        violations.append(
+            Violation(
+                "HP-RECOMPUTE-009",
+                "exclude_patterns",
+                f"{fqn} is a root{same}",
+                {"fqn": fqn, "root": root},
+                "exclude one of its children, or take it from the region patterns",
+            )
+        )
+    return violations + [_contains(fqn, tuple(dict.fromkeys(inner))) for fqn, inner in held.items()]
 
 
 def _contains(fqn: str, roots: tuple[str, ...]) -> Violation:

@@ -15,15 +15,15 @@ from hpfun import PlanError, Violation, attempt
 from hpfun.errors import refusal, refuse_all
 from hpfun.matching import nearest
 from hpfun.recompute import RecomputePlan
+from hpfun.recompute.plan import WRAPPED_AS
 from hpfun.wording import listed
 from hpfun_torch.agree import compare
 from hpfun_torch.recompute.exclusion import Exclusion
 from hpfun_torch.recompute.forward import MARKER, ReplacedForward, named
 from hpfun_torch.recompute.modules import logical_modules, wrapped_kind
-from hpfun_torch.recompute.region import Region, as_region
+from hpfun_torch.recompute.region import as_region
 
 Hook = Callable[[torch.nn.Module, RecomputePlan], None]
-_WRAPPED_AS = {"exclude": Exclusion.kind, "root": Region.kind}
 
 
 @attrs.frozen(eq=False)
@@ -118,7 +118,7 @@ def _modules(model: torch.nn.Module, plan: RecomputePlan, hooks: Mapping[str, Ho
             violations.append(Violation("HP-RECOMPUTE-017", "plan.wrap_order", message, facts, advice))
             continue
         module = by_fqn[step.fqn][0]
-        kind = _WRAPPED_AS[step.kind]
+        kind = WRAPPED_AS[step.kind]
         already = kinds.setdefault(id(module), wrapped_kind(module))
         kinds[id(module)] = kind if already == "none" else already
         if kinds[id(module)] != kind:

@@ -11,14 +11,13 @@ from hpfun.recompute import (
     RecomputePolicy,
     RegionSize,
     choose_regions,
-    estimate,
     plan_recompute,
 )
-from hpfun_torch.recompute import apply_recompute, measure_sizes, read_modules
+from hpfun_torch.recompute import apply_recompute, read_modules
 from hpfun_torch.recompute.configs import meta_model
 from tests.bench.measure import Figure, best_of, best_of_two
 from tests.real_models import tiny_llama, tokens
-from tests.test_recompute_measure import CHOICES, FQNS, given_out
+from tests.test_recompute_measure import CHOICES, estimated_and_given_out
 
 LAYERS, ATTENTION = ("model.layers.*",), ("model.layers.*.self_attn",)
 CASES = 2000
@@ -83,17 +82,8 @@ def steps() -> Iterator[Figure]:
 
 
 def memory() -> Iterator[Figure]:
-    batch, worst = tokens(2, 256), 0.0
-    bare = tiny_llama()
-    bare.model.layers = torch.nn.ModuleList()
-    outside = given_out(lambda: bare(**batch).loss)
+    worst = 0.0
     for roots, exclusions in CHOICES.values():
-        model = tiny_llama()
-        sizes = measure_sizes(model, batch, FQNS, exclusions=exclusions)
-        if roots:
-            policy = RecomputePolicy(region_patterns=("model.layers.?",), exclude_patterns=exclusions)
-            apply_recompute(model, plan_recompute(read_modules(model), policy, LayerSelection(region_fqns=roots)))
-        model(**batch).loss.backward()
-        kept = given_out(lambda model=model: model(**batch).loss) - outside
-        worst = max(worst, abs(estimate(sizes, roots).kept_bytes / kept - 1))
+        estimated, kept = estimated_and_given_out(tiny_llama, roots, exclusions, length=256)
+        worst = max(worst, abs(estimated / kept - 1))
     yield Figure("estimated bytes kept / bytes from the allocator, 7 choices: greatest error", worst, 0.05)

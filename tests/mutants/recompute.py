@@ -58,8 +58,8 @@ MUTANTS = [
     Mutant(
         "RECOMPUTE-8",
         POLICY,
-        "within = [fqn for fqn in found if inside(fqn, chosen) is not None]",
-        "within = list(found)",
+        "candidates[pattern] = [fqn for fqn in found if inside(fqn, chosen) is not None]",
+        "candidates[pattern] = list(found)",
     ),
     Mutant(
         "RECOMPUTE-9",
@@ -77,7 +77,7 @@ MUTANTS = [
         'return step.kind == "root", step.fqn.count("."), step.fqn',
     ),
     Mutant("RECOMPUTE-12", PLAN, 'return step.kind == "root", -step', 'return step.kind != "root", -step'),
-    Mutant("RECOMPUTE-13", PLAN, "if wrapped == _WRAPPED_AS[kind]:", "if wrapped != 'none':"),
+    Mutant("RECOMPUTE-13", PLAN, "if wrapped == WRAPPED_AS[kind]:", "if wrapped != 'none':"),
     Mutant("RECOMPUTE-13", APPLY, 'if wrapped_kind(module) != "none":', "if False:"),
     Mutant("RECOMPUTE-14", POLICY, 'if "" in selected.fqns:', 'if "" in layers and not modules:'),
     Mutant("RECOMPUTE-15", PLAN, "        if roots.fqns:\n", "        if roots.fqns and not violations:\n"),
