@@ -52,22 +52,13 @@ MUTANTS = [
     Mutant(
         "RECOMPUTE-8",
         POLICY,
-        "elif not within and not above and roots:",
-        "elif not within and not above and not roots:",
-    ),
-    Mutant(
-        "RECOMPUTE-8",
-        POLICY,
         "candidates[pattern] = [fqn for fqn in found if inside(fqn, chosen) is not None]",
         "candidates[pattern] = list(found)",
     ),
-    Mutant(
-        "RECOMPUTE-9",
-        POLICY,
-        "if ids[fqn] in root_ids:\n            root =",
-        "if fqn in roots and len(fqn) > 99:\n            root =",
-    ),
-    Mutant("RECOMPUTE-10", POLICY, "if outer not in (None, fqn):", "if outer is fqn:"),
+    Mutant("RECOMPUTE-8", POLICY, "and not above and roots:", "and not above and not roots:"),
+    Mutant("RECOMPUTE-9", POLICY, "root = root_ids[ids[fqn]]\n", "root = fqn\n"),
+    Mutant("RECOMPUTE-9", POLICY, "        if outer != fqn:\n", "        if outer:\n"),
+    Mutant("RECOMPUTE-10", POLICY, "held.setdefault(outer, []).append(root)", "pass"),
     Mutant("RECOMPUTE-10", POLICY, "above = [fqn for fqn in found if fqn in above_roots]", "above = []"),
     Mutant("RECOMPUTE-11", PLAN, "for name in names[by_fqn[fqn].module_id]:", "for name in [fqn]:"),
     Mutant(
