@@ -121,10 +121,10 @@ def integer_field(code: str, least: int | None = None, most: int | None = INT64_
     return attrs.field(converter=convert, **more)
 
 
-def integers_field(code: str):
-    """An attrs field that holds a read-only int64 array."""
+def integers_field(code: str, **more: Any):
+    """An attrs field that holds a read-only int64 array; ``more`` goes to ``attrs.field``."""
     convert = attrs.Converter(lambda value, field: integers(value, field.name, code), takes_field=True)
-    return attrs.field(converter=convert)
+    return attrs.field(converter=convert, **more)
 
 
 def kind_field(kind: type[T], code: str, **more: Any) -> Any:

@@ -1,13 +1,17 @@
 """Plans to words: what a value says, or what it says of one part.
 
 ``explain`` dispatches on the value's type, one short function each. Rules REPORT-4 of ``specs/indexer.md``,
-SEQ-13 of ``specs/sequence.md``, RECOMPUTE-41 of ``specs/recompute.md``.
+SEQ-13 of ``specs/sequence.md``, RECOMPUTE-41 of ``specs/recompute.md``, ATTN-18 of ``specs/attention.md``.
 """
 
 from functools import singledispatch
 
 import numpy as np
 
+from hpfun.attention.plan import AttentionPlan
+from hpfun.attention.schedule import OverlapSchedule
+from hpfun.attention.sharing import LayerSharing
+from hpfun.attention.words import attention_in_words, schedule_in_words, sharing_in_words
 from hpfun.compression.blocks import DocumentCompressionPlan
 from hpfun.documents import PackedDocuments
 from hpfun.errors import refusal
@@ -68,6 +72,9 @@ def _module_words(value: object, fqn: str) -> str:
 _words.register(RecomputePlan)(plan_in_words)
 _words.register(Estimate)(estimate_in_words)
 _words.register(BudgetResult)(choice_in_words)
+_words.register(LayerSharing)(sharing_in_words)
+_words.register(OverlapSchedule)(schedule_in_words)
+_words.register(AttentionPlan)(attention_in_words)
 _module_words.register(RecomputePlan)(module_in_words)
 
 

@@ -12,6 +12,15 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from hpfun.attention_strategies import (
+    attention_configs,
+    attention_plans,
+    attention_segments,
+    attention_values,
+    layer_sharings,
+    overlap_options,
+    overlap_schedules,
+)
 from hpfun.difference import Change, diff
 from hpfun.errors import CODES, PlanError, Violation
 from hpfun.exchange import RowExchange, transpose
@@ -44,6 +53,10 @@ from hpfun.sequence_strategies import (
 )
 
 __all__ = [
+    "attention_configs",
+    "attention_plans",
+    "attention_segments",
+    "attention_values",
     "budget_results",
     "changes",
     "compression_plans",
@@ -58,9 +71,12 @@ __all__ = [
     "indexer_segments",
     "indexer_task_plans",
     "indexer_tasks",
+    "layer_sharings",
     "lengths",
     "module_trees",
     "outcomes",
+    "overlap_options",
+    "overlap_schedules",
     "packed_documents",
     "packed_sequences",
     "plan_errors",
@@ -315,6 +331,7 @@ def plan_values() -> SearchStrategy[Any]:
         csa_tnd_plans(),
         sequence_reports(),
         recompute_values(),
+        attention_values(),
         changes(),
     )
 

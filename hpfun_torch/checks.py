@@ -83,6 +83,15 @@ def group_size(group: dist.ProcessGroup | None) -> int:
     return dist.get_world_size(group) if dist.is_initialized() else 1
 
 
+def check_member(group: dist.ProcessGroup | None) -> None:
+    """HP-EXCHANGE-009 on a rank that is not in the group."""
+    if group is not None and dist.is_initialized() and dist.get_rank(group) < 0:
+        rank = dist.get_rank()
+        advice = "call it on the ranks of the group alone"
+        facts = {"size": None, "rank": rank, "group_size": None, "group_rank": -1}
+        raise refusal("HP-EXCHANGE-009", "group", f"rank {rank} is not in it", advice, **facts)
+
+
 def needs_gradient(tensor: torch.Tensor) -> bool:
     """Whether what is made of the tensor now will ask for a gradient."""
     return tensor.requires_grad and torch.is_grad_enabled()

@@ -102,7 +102,7 @@ class _Places:
     positions: Any
 
 
-@kept_per_device
+@kept_per_device()
 def _places(plan: DocumentCompressionPlan, device: torch.device) -> _Places:
     """The plan's places on ``device``."""
     own = (plan.block_starts[:, None] + np.arange(plan.ratio if plan.num_blocks else 0)).reshape(-1)

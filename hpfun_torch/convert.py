@@ -87,27 +87,32 @@ class DeviceExchange:
     adds: bool
 
 
-def kept_per_device(make: Callable[[Any, torch.device], T]) -> Callable[[Any, torch.device], T]:
-    """``make(value, device)``, called once for equal arguments, since layers and steps repeat plans.
+def kept_per_device(most: int = 256) -> Callable[[Callable[[Any, torch.device], T]], Callable[[Any, torch.device], T]]:
+    """Decorates ``make(value, device)``: called once for equal arguments, since layers and steps repeat plans.
+
+    The ``most`` last ones are kept.
 
     Made outside inference mode, so that training may use it later, and not kept under a fake or tracing mode, whose
     tensors must not stay behind.
     """
 
-    def made(value: Any, device: torch.device) -> T:
-        with torch.inference_mode(mode=False):
-            return make(value, device)
+    def decorate(make: Callable[[Any, torch.device], T]) -> Callable[[Any, torch.device], T]:
+        def made(value: Any, device: torch.device) -> T:
+            with torch.inference_mode(mode=False):
+                return make(value, device)
 
-    kept = lru_cache(maxsize=256)(made)
+        kept = lru_cache(maxsize=most)(made)
 
-    @wraps(make)
-    def get(value: Any, device: torch.device) -> T:
-        return kept(value, device) if _get_current_dispatch_mode() is None else made(value, device)
+        @wraps(make)
+        def get(value: Any, device: torch.device) -> T:
+            return kept(value, device) if _get_current_dispatch_mode() is None else made(value, device)
 
-    return get
+        return get
+
+    return decorate
 
 
-@kept_per_device
+@kept_per_device()
 def device_exchange(exchange: RowExchange, device: torch.device) -> DeviceExchange:
     """The exchange's rows on ``device``."""
     send, receive = exchange.row_list("send_rows"), exchange.row_list("receive_rows")

@@ -1,8 +1,8 @@
-"""``python -m hpfun_torch.demo indexer|routes``: plans for real documents, run on four processes of this machine.
+"""``python -m hpfun_torch.demo indexer|routes|attention``: plans for real documents, run on four processes.
 
-``routes`` is in ``demo_routes``. ``indexer`` packs the source files of Python's standard library, compares the five
-balance modes at 8, 32 and 128 ranks, then lets 4 gloo ranks select keys with and without balance, checks every id
-against one process, and draws who scored what.
+``routes`` is in ``demo_routes``, ``attention`` in ``demo_attention``. ``indexer`` packs the source files of Python's
+standard library, compares the five balance modes at 8, 32 and 128 ranks, then lets 4 gloo ranks select keys with and
+without balance, checks every id against one process, and draws who scored what.
 """
 
 import sys
@@ -17,6 +17,7 @@ import torch.distributed as dist
 from hpfun import IndexerTaskPlan, PackedDocuments, PlanError, indexer_route, indexer_task_plan, plan_route
 from hpfun.errors import refusal
 from hpfun_torch import agree, balanced_indexer_select, project_worker_queries
+from hpfun_torch.demo_attention import run_attention
 from hpfun_torch.demo_routes import run_routes
 from hpfun_torch.ops import lightning_indexer
 from hpfun_torch.ranks import RankPool
@@ -204,11 +205,11 @@ def _rank_table(table_type: Any, plans: dict[str, IndexerTaskPlan], found: dict[
     return table
 
 
-PARTS = {"indexer": run_indexer, "routes": run_routes}
+PARTS = {"indexer": run_indexer, "routes": run_routes, "attention": run_attention}
 
 
 def main(arguments: list[str]) -> int:
-    """``indexer [FOLDER]`` or ``routes [FOLDER]``; the folder for the picture is ``build/demo`` unless given."""
+    """A part and a folder for its picture, ``build/demo`` unless given."""
     if not arguments or arguments[0] not in PARTS or len(arguments) > 2:
         print(f"usage: python -m hpfun_torch.demo {'|'.join(PARTS)} [FOLDER]", file=sys.stderr)
         return 2

@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from hpfun import PackedDocuments, indexer_route  # noqa: E402
 from hpfun.strategies import lengths  # noqa: E402
-from hpfun_torch.ops import cpu, lightning_indexer  # noqa: E402
+from hpfun_torch.ops import lightning_indexer  # noqa: E402
+from hpfun_torch.ops.cpu import indexer as cpu  # noqa: E402
 from tests.oracles.lightning import selected_ids  # noqa: E402
 from tests.refusals import refused  # noqa: E402
 
@@ -191,7 +192,7 @@ def test_what_does_not_fit_is_refused_all_at_once():
         with refused("HP-OPS-001"):
             lightning_indexer(query, key, weights, [], ratio, topk)
     key[3, 1] = torch.nan
-    with refused("HP-OPS-002"):
+    with refused("HP-OPS-003"):
         lightning_indexer(query + 1, key, weights + 2, [(0, 6, 0, 6, 0)], 1, 2)
 
 

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import hpfun
+import hpfun.attention
 from hpfun import IndexerMode, indexer_task_plan, strategies
 from tests import laws
 
@@ -242,16 +243,55 @@ def test_sequence_values_reach(edge):
     assert reaches(strategy(), condition)
 
 
+def moves_keys(plan):
+    """Whether some rank's keys go to another."""
+    return any(plan.prefix_plan(ratio).required for ratio in plan.config.sharing.ratios)
+
+
+ATTENTION_EDGES = {
+    "a group of one": lambda plan: plan.size == 1,
+    "keys that move": lambda plan: plan.size > 1 and moves_keys(plan),
+    "rows that are shared out": lambda plan: (
+        plan.balanced and any(plan.indexer_plan(ratio).moved_rows for ratio in plan.config.choosing_ratios)
+    ),
+    "balance with nothing to choose": lambda plan: plan.balanced and not plan.config.choosing_ratios,
+    "two ratios that choose": lambda plan: len(plan.config.choosing_ratios) > 1,
+    "no window": lambda plan: plan.window_plan() is None,
+    "a window wider than the pack": lambda plan: plan.config.window > plan.documents.total,
+    "blocks that overlap": lambda plan: len(plan.config.overlapping_ratios) > 0,
+    "shared keys": lambda plan: (
+        plan.config.sharing.kv_sources is not None
+        and len(plan.config.sharing.kv_sources) < plan.config.sharing.num_layers
+    ),
+    "a choice that is reused": lambda plan: any(
+        plan.config.sharing.index_source(layer) not in (None, layer) for layer in range(plan.config.sharing.num_layers)
+    ),
+    "a dense layer among choosing ones": lambda plan: (
+        len(plan.config.sharing.dense_layers) > 0 and len(plan.config.sharing.index_sources) > 0
+    ),
+}
+
+
+@pytest.mark.parametrize("edge", ATTENTION_EDGES)
+def test_attention_plans_reach(edge):
+    assert reaches(strategies.attention_plans(), ATTENTION_EDGES[edge])
+
+
+@given(strategies.overlap_options())
+def test_overlap_options_have_a_schedule(options):
+    assert hpfun.attention.overlap_schedule(options).events[-1] == "compute attention"
+
+
 def test_every_public_value_has_a_strategy():
     values = {
         name
-        for package in (hpfun, hpfun.recompute)
+        for package in (hpfun, hpfun.recompute, hpfun.attention)
         for name in package.__all__
         if inspect.isclass(getattr(package, name)) and hasattr(getattr(package, name), "digest")
     }
     produced = set()
 
-    @settings(max_examples=600, database=None, derandomize=True, deadline=None)
+    @settings(max_examples=1000, database=None, derandomize=True, deadline=None)
     @given(strategies.plan_values())
     def collect(value):
         produced.add(type(value).__name__)

@@ -115,7 +115,7 @@ def document_compression_plan(
         return None
     halo = bank_route(_halo_plan(documents, ratio, local, size, overlap), rank)
     owners = owner_offsets(documents, ratio, local, size)
-    inside, positions = _blocks_at(documents, ratio, np.arange(owners[rank], owners[rank + 1]))
+    inside, positions = blocks_at(documents, ratio, np.arange(owners[rank], owners[rank + 1]))
     return DocumentCompressionPlan(
         halo=halo,
         ratio=ratio,
@@ -164,7 +164,7 @@ def _check_overlap(overlap: object) -> bool:
     return overlap
 
 
-def _blocks_at(documents: PackedDocuments, ratio: int, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def blocks_at(documents: PackedDocuments, ratio: int, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Document and in-document position of the first token of each key, by its number among all keys."""
     offsets = key_offsets(documents, ratio)
     inside = np.searchsorted(offsets, keys, side="right") - 1
@@ -178,7 +178,7 @@ def _halo_plan(documents: PackedDocuments, ratio: int, local: int, size: int, ov
     firsts = np.arange(size + 1) * local
     starts = firsts[:-1].copy()
     busy = np.flatnonzero(owners[1:] > owners[:-1])
-    inside, positions = _blocks_at(documents, ratio, owners[busy])
+    inside, positions = blocks_at(documents, ratio, owners[busy])
     if overlap:
         positions = np.maximum(positions - ratio, 0)
     starts[busy] = np.minimum(starts[busy], documents.boundaries[inside] + positions)

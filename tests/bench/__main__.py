@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from tests.bench import devices, plans, recompute, sequence
+from tests.bench import attention, devices, plans, recompute, sequence
 
 PARTS = {
     "locality": plans.locality,
@@ -18,6 +18,7 @@ PARTS = {
     "operator": devices.operator,
     "sequence": sequence.figures,
     "recompute": recompute.figures,
+    "attention": attention.figures,
 }
 
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from hpfun import PackedDocuments
-from hpfun_torch import demo, demo_routes
+from hpfun_torch import demo, demo_attention, demo_routes
+from tests.distributed import on_ranks_attention as on_ranks
 from tests.refusals import refused
 
 PACK = PackedDocuments((900, 40, 1, 59, 1000))
@@ -53,6 +54,31 @@ def test_the_demo_of_routes_refuses_one_wrong_row(monkeypatch, part):
         demo_routes.check_banks(PACK, seed=3)
     assert caught.error.where == "rank 2"
     assert caught.error.facts["rows"] == 1
+
+
+@pytest.mark.rule("HF-14")
+def test_the_demo_of_attention_trains_as_one_process_and_refuses_another_loss(ranks):
+    source = demo_attention.source_tokens(2 * demo_attention.TOKENS)
+    assert sum(source.lengths) == len(source.ids) == 2048
+    alone = list(demo_attention.train_alone(source, 2))
+    split = ranks(4).run(demo_attention.train_on_rank, source, "locality", 2)[0]
+    demo_attention.check_losses(split, alone)
+    assert split == pytest.approx(alone, abs=1e-4)
+    with refused("HP-RANKS-002") as caught:
+        demo_attention.check_losses([split[0], split[1] + 0.01], alone)
+    assert caught.error.facts["steps"] == (1,)
+
+
+@pytest.mark.rule("HF-14")
+def test_the_demo_of_attention_compares_choices(ranks, monkeypatch):
+    monkeypatch.setattr(demo_attention, "REPEATS", 1)
+    found = demo_attention.compare_selection(ranks(4), PACK)
+    assert len(found.plain) == len(found.balanced) == 4
+    assert found.gain == max(found.plain) / max(found.balanced)
+    monkeypatch.setattr(demo_attention, "select_on_rank", on_ranks.another_choice)
+    with refused("HP-RANKS-002") as caught:
+        demo_attention.compare_selection(ranks(4), PACK)
+    assert caught.error.facts["rows"] == 4
 
 
 def test_a_wrong_call_says_how_to_call_it(capsys):

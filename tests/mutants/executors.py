@@ -8,7 +8,8 @@ AGREE = "hpfun_torch/agree.py"
 OUTCOME = "hpfun/outcome.py"
 HANDLE = "hpfun_torch/handle.py"
 INDEXER = "hpfun_torch/indexer.py"
-OPS = "hpfun_torch/ops/cpu.py"
+OPS = "hpfun_torch/ops/cpu/indexer.py"
+CONTRACT = "hpfun_torch/ops/contract.py"
 RANKS = "hpfun_torch/ranks.py"
 CHECKS = "hpfun_torch/checks.py"
 TRANSFER = "hpfun_torch/transfer.py"
@@ -38,7 +39,7 @@ MUTANTS = [
         "return tensor[self.span[0] : self.span[1]].clone()",
     ),
     Mutant("EXECUTOR-5", CONVERT, "torch.inference_mode(mode=False)", "torch.inference_mode(mode=True)"),
-    Mutant("EXECUTOR-5", CONVERT, "kept = lru_cache(maxsize=256)(made)", "kept = made"),
+    Mutant("EXECUTOR-5", CONVERT, "kept = lru_cache(maxsize=most)(made)", "kept = made"),
     Mutant(
         "EXECUTOR-6", TRANSFER, "torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype", "rows.dtype"
     ),
@@ -153,9 +154,9 @@ MUTANTS = [
         "    for start in range(0, most, SPAN):\n        stop = min(start + SPAN, most)\n",
         "    for start in (0,):\n        stop = most\n",
     ),
-    Mutant("OPS-7", OPS, "if len(devices) > 1:", "if len(devices) > 3:"),
+    Mutant("OPS-7", CONTRACT, "if len(devices) > 1:", "if len(devices) > 3:"),
     Mutant("OPS-7", OPS, "if len(columns) != len(scores) * topk:", "if len(columns) > len(scores) * topk:"),
-    Mutant("OPS-7", OPS, "part.query_stop > query.shape[0] or part.key_stop", "part.key_stop"),
+    Mutant("OPS-7", CONTRACT, "part.query_stop > queries or part.key_stop", "part.key_stop"),
     Mutant("RANKS-1", RANKS, "return [answers[rank] for rank in range(self.size)]", "return [answers[0]] * self.size"),
     Mutant("RANKS-2", RANKS, "            self.close()  # a rank", "            pass  # a rank"),
     Mutant(

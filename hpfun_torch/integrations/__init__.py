@@ -1,0 +1,1 @@
+"""Plugs into models of other libraries; each imports its library itself."""
