@@ -84,7 +84,11 @@ def group_size(group: dist.ProcessGroup | None) -> int:
 
 
 def check_member(group: dist.ProcessGroup | None) -> None:
-    """HP-EXCHANGE-009 on a rank that is not in the group."""
+    """HP-EXCHANGE-009 on a rank that is not in the group, or for what is none."""
+    if group is not None and not isinstance(group, dist.ProcessGroup):
+        kind = type(group).__name__
+        facts = {"size": None, "rank": None, "group_size": None, "group_rank": None}
+        raise refusal("HP-EXCHANGE-009", "group", f"needs a process group or None, got {kind}", "pass a group", **facts)
     if group is not None and dist.is_initialized() and dist.get_rank(group) < 0:
         rank = dist.get_rank()
         advice = "call it on the ranks of the group alone"

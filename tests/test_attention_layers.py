@@ -1,5 +1,6 @@
 """Layers of attention in one process: compression, what a layer needs, shared state, refusals, the loss."""
 
+import attrs
 import numpy as np
 import pytest
 
@@ -56,6 +57,8 @@ def keys_by_loops(pack, rows, gates, bias, ratio, overlap):
 @settings(max_examples=40)
 @given(lengths(max_length=20), st.integers(1, 3), st.sampled_from([1, 2, 4, 8]), st.booleans(), st.integers(0, 99))
 def test_keys_of_all_ranks_are_those_of_each_document_alone(pack, size, ratio, overlap, seed):
+    if seed % 3 == 0:  # whole blocks everywhere: shards are reshaped
+        pack = tuple(8 * length for length in pack)
     pack = (*pack, *([-sum(pack) % (size * 8)] if sum(pack) % (size * 8) else []))
     overlap = overlap and ratio > 1
     random = torch.Generator().manual_seed(seed)
@@ -103,6 +106,7 @@ def test_what_is_no_attention_config_is_refused():
     with refused("HP-ATTN-002") as caught:
         prepare(ENDS, {"window": 8})
     assert caught.error.facts["type"] == "dict"
+    assert "attention_config" in caught.error.suggestion
     with refused("HP-ROUTE-004"):
         prepare((0, 5, 5), on_ranks.CONFIG)
 
@@ -176,6 +180,27 @@ def test_select_scores_against_keys_of_another_layer():
     given_ = functions.index_rows()
     first = select(context, 0, *given_, own, functions.indexer)
     assert torch.equal(select(context, 1, *given_, bank, functions.indexer), first)
+
+
+@pytest.mark.rule("ATTN-36")
+def test_gradients_reach_shared_keys_from_the_layers_that_read_them():
+    context = prepare(ENDS, AttentionConfig(sharing=on_ranks.SHARED, window=4, topk=3, overlapping_ratios=(4,)))
+    torch.manual_seed(0)
+    model = on_ranks._SharedModel(checkpointed=False)
+    with torch.no_grad():
+        model.layers[0].out.weight.zero_()  # its own attention counts nothing: only the next layer reads its keys
+    model(torch.randn(96, 8), context, SharedLayerState(on_ranks.SHARED)).square().sum().backward()
+    assert model.layers[0].made.weight.grad.any()
+
+
+@pytest.mark.rule("ATTN-36")
+def test_a_layer_whose_compression_gives_another_kind_of_keys_is_told_so():
+    context = prepare(ENDS, on_ranks.CONFIG)
+    functions = on_ranks.synthetic(context, 1, lambda name: None)
+    for given_ in (lambda rows: functions.compress(rows)[0], lambda rows: (functions.compress(rows)[0], None)):
+        with refused("HP-ATTN-002") as caught:
+            attend_layer(context, 1, attrs.evolve(functions, compress=given_), scale=1.0)
+        assert caught.error.where == "compress"
 
 
 @pytest.mark.rule("ATTN-36")

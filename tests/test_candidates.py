@@ -117,6 +117,15 @@ def test_with_all_blocks_the_choice_is_that_of_the_whole_bank(monkeypatch):
     monkeypatch.setattr(module, "ELEMENTS", 64)  # a row at a time
     assert torch.equal(candidate_blocks(query, key, weights, segments, 9, block_keys=4), every)
     assert torch.equal(candidate_ids(query, key, weights, every, segments, 6, block_keys=4), expected)
+    # no block is no candidate, though its place would be in front of the bank
+    none = torch.full_like(every, -1)
+    assert (candidate_ids(query, key, weights, none, segments, 6, block_keys=4) == -1).all()
+    shifted, *tensors = drawn((70, 3, 51), 2, 5, 4, 2)
+    own = candidate_blocks(*tensors, shifted, 9, block_keys=4)
+    assert torch.equal(
+        candidate_ids(*tensors, own, shifted, 6, block_keys=4),
+        ops.lightning_indexer(*tensors, shifted.indexer, 2, 6),
+    )
     # the oracle agrees that this is the definition's choice
     ranges = [(int(a), int(b - a)) for a, b in zip(*segments.key_ranges(), strict=True)]
     assert expected.tolist() == selected_ids(query.tolist(), key.tolist(), weights.tolist(), ranges, 6)

@@ -311,4 +311,11 @@ def test_rows_without_a_key_count_and_other_tensors_learn_nothing():
         *index, torch.full((4, 2), -1), query, bank, segments=segments, scale=1.0, sinks=torch.zeros(2)
     )
     assert nothing == 0
+    halved = cpu.indexer_kl(*index, chosen, query, bank, segments=segments, scale=1.0, num_queries=8)
+    for one, other in zip(
+        torch.autograd.grad(halved, index),
+        torch.autograd.grad(cpu.indexer_kl(*index, chosen, query, bank, segments=segments, scale=1.0), index),
+        strict=True,
+    ):
+        torch.testing.assert_close(2 * one, other)
     assert all(not grad.any() for grad in torch.autograd.grad(nothing, index))

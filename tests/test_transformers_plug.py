@@ -62,7 +62,14 @@ def test_what_cannot_be_split_is_refused_all_at_once():
     places = [violation.where for violation in caught.error.violations]
     assert places == ["config.attention_dropout", "config.rope_parameters", "config.compress_rates"]
     with refused("HP-INDEX-003"):
-        enable_context_parallel(cp_models.tiny("v4"), None, ContextParallelOptions(balance="best"))
+        ContextParallelOptions(balance="best")
+    with refused("HP-HF-002") as caught:
+        ContextParallelOptions(indexer_priority=True, exclude=("*.mlp",))
+    assert [violation.where for violation in caught.error.violations] == ["options.indexer_priority", "options.exclude"]
+    with refused("HP-HF-002"):
+        enable_context_parallel(cp_models.tiny("v4"), None, {"balance": "locality"})
+    with refused("HP-EXCHANGE-009"):
+        enable_context_parallel(cp_models.tiny("v4"), ContextParallelOptions())
 
 
 @pytest.mark.rule("HF-4")
@@ -74,6 +81,8 @@ def test_what_cannot_be_split_is_refused_all_at_once():
         ({"past_key_values": transformers.DynamicCache()}, "use_cache"),
         ({"output_attentions": True}, "output_attentions"),
         ({"output_router_logits": True}, "output_router_logits"),
+        ({"output_hidden_states": True}, "output_hidden_states"),
+        ({"position_ids": torch.arange(12)[None]}, "position_ids"),
         ({"attention_mask": torch.ones(1, 12)}, "attention_mask"),
         ({"attention_mask": None}, "attention_mask"),
         ({"input_ids": IDS.expand(2, -1)}, "input_ids"),
@@ -228,8 +237,9 @@ def test_packs_that_do_not_fit_are_refused():
     ):
         with refused(code):
             prepare_batch(model, ids, ends)
-    with refused("HP-HF-003"):
-        prepare_batch(model, IDS, ENDS, IDS[:-1])
+    for labels, pad in ((IDS[:-1], 0), (None, None)):
+        with refused("HP-HF-003"):
+            prepare_batch(model, IDS, ENDS, labels, pad_token_id=pad)
 
 
 @pytest.mark.rule("HF-9", "HF-11")
@@ -240,6 +250,11 @@ def test_it_is_put_on_once_and_taken_off_once():
     enable_context_parallel(model)
     with refused("HP-HF-004"):
         enable_context_parallel(model)
+    wrapper = torch.nn.Module()
+    wrapper.module = model
+    with refused("HP-HF-004") as caught:
+        prepare_batch(wrapper, IDS, ENDS)
+    assert "module" in caught.error.suggestion
     disable(model)
     with refused("HP-HF-004"):
         disable(model)

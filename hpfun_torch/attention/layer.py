@@ -25,10 +25,11 @@ class LayerFunctions:
     """What a layer computes by itself; every function is called at most once, when the schedule says so.
 
     ``project()`` gives the query ``[local, H, D]`` and, for a window, the rows ``[local, D]``. For keys of its own:
-    ``compression_inputs()`` gives ``[local, channels]``, of which ``compress(rows)``, given halo and shard, makes the
-    keys ``[own keys, D]`` and, for a choice, index keys ``[own keys, dim]``. For a choice: ``index_rows()`` gives
-    residual ``[1, local, q_rank]``, weights ``[1, local, heads]`` and (cos, sin) ``[1, local, rope]``, and ``indexer``
-    turns such rows into queries.
+    ``compression_inputs()`` gives ``[local, channels]``: rows and gates, and those of index keys, side by side, since
+    they travel together. Of these ``compress(rows)``, given halo and shard, makes the keys ``[own keys, D]`` and index
+    keys ``[own keys, dim]``, None without a choice; ``key_positions`` has the keys' places for rotations. For a choice:
+    ``index_rows()`` gives residual ``[1, local, q_rank]``, weights ``[1, local, heads]`` and (cos, sin) ``[1, local,
+    rope]``, and ``indexer`` turns such rows into queries.
     """
 
     project: Callable[[], tuple[torch.Tensor, torch.Tensor | None]]
@@ -140,7 +141,12 @@ class _Run:
         self.selection.take(*self.functions.index_rows())
 
     def compression(self) -> None:
-        own, self.index_keys = self.functions.compress(self.rows)
+        made = self.functions.compress(self.rows)
+        if not isinstance(made, tuple) or len(made) != 2 or (made[1] is None) != (self.kind != "select"):
+            facts = {"layer": self.layer, "kind": self.kind}
+            advice = "give (keys, index keys), the latter None where the layer chooses nothing"
+            raise refusal("HP-ATTN-002", "compress", f"layer {self.layer} of kind {self.kind}", advice, **facts)
+        own, self.index_keys = made
         self.rows = None
         self.keys = DeferredBankLaunch(start_dispatch, own, self.route.bank, self.context.group)
 

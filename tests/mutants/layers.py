@@ -20,9 +20,7 @@ DEMO = "hpfun_torch/demo_attention.py"
 
 MUTANTS = [
     Mutant("OPS-20", PARTS, "(order >= starts[:, None]) &", "(order > starts[:, None]) &"),
-    Mutant(
-        "OPS-20", ATTENTION, "heads = query.shape[1] // groups", "heads = query.shape[1] // key.shape[1] // groups + 1"
-    ),
+    Mutant("OPS-20", ATTENTION, "own = slice(group * heads, (group + 1) * heads)", "own = slice(0, heads)"),
     Mutant(
         "OPS-21",
         ATTENTION,

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from hpfun import PackedDocuments, attempt
+from hpfun._fields import integer
 from hpfun.attention import AttentionPlan, attention_plan, attention_route
 from hpfun.errors import refusal
 from hpfun.serial import digest
@@ -83,9 +84,12 @@ def _planned(
     ids = _flat(input_ids, "input_ids")
     goals = (ids if labels is None else _flat(labels, "labels")).long()  # what cross entropy takes
     documents = read_boundaries(cu_seq_lens, "cu_seq_lens")
+    pad = integer(pad, "pad_token_id", "HP-HF-003", least=0)
     lengths = {"input_ids": len(ids), "labels": len(goals), "cu_seq_lens": documents.total}
     if len(set(lengths.values())) > 1:
-        raise refusal("HP-HF-003", "input_ids", f"tokens do not fit: {lengths}", "pass one pack", **lengths)
+        told = ", ".join(f"{name} {count}" for name, count in lengths.items())
+        advice = "cu_seq_lens ends at the number of tokens, labels are as many as ids"
+        raise refusal("HP-HF-003", "input_ids", f"tokens do not fit: {told}", advice, **lengths)
     missing = -documents.total % size
     if missing:
         documents = PackedDocuments((*documents.lengths.tolist(), missing))
@@ -111,6 +115,6 @@ def _flat(tensor: Any, name: str) -> torch.Tensor:
     shape = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else None
     if shape is None or len(shape) > 2 or (len(shape) == 2 and shape[0] != 1) or tensor.is_floating_point():
         got = type(tensor).__name__ if shape is None else f"{tensor.dtype} {list(shape)}"
-        advice = "pack the documents of all rows into one"
+        advice = "pass an integer tensor" if shape is None or tensor.is_floating_point() else "pack all rows into one"
         raise refusal("HP-HF-003", name, f"needs integers [tokens] or [1, tokens], got {got}", advice, shape=shape)
     return tensor.reshape(-1)

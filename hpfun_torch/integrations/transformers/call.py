@@ -37,7 +37,11 @@ def check_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Non
     refuse_all(_refused(args, config | kwargs, context, state))
 
 
-_PARTIAL = ("output_attentions", "output_router_logits")  # outputs that would be of one rank's rows
+_PARTIAL = (
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+)  # outputs that would be of one rank's rows
 _NEEDED = ("input_ids", "position_ids")
 
 
@@ -65,6 +69,12 @@ def _refused(
         yield no("inputs_embeds", "embeddings in place of ids", "pass input_ids", option="inputs_embeds")
     if not (type(kept := kwargs.get("logits_to_keep", 0)) is int and kept == 0):
         yield no("logits_to_keep", "logits of some rows", "leave it out", option="logits_to_keep")
+    places = kwargs.get("position_ids")
+    if isinstance(places, torch.Tensor) and places.shape == (1, local) and places.device.type == "cpu":
+        wrong = int((places[0] != torch.from_numpy(context.route.positions.copy())).sum())
+        if wrong:  # on other devices the answer would have to be waited for
+            advice = "pass what one prepare_batch gave"
+            yield no("position_ids", f"{wrong} are not those of the batch's documents", advice, rows=wrong)
     for name in _NEEDED:
         tensor = kwargs.get(name)
         shape = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else None

@@ -19,9 +19,7 @@ class ContextParallelV32Attention(v32.DeepseekV32Attention):
     """The attention of transformers, with the keys and choices of other ranks brought in."""
 
     @torch.compiler.disable  # asks plans and communicates; what is around it compiles
-    def forward(  # ty: ignore[incompatible-method-override]
-        self, hidden_states: Any, position_embeddings: Any, attention_mask: Any = None, **kwargs: Any
-    ) -> Any:
+    def forward(self, hidden_states: Any, position_embeddings: Any, attention_mask: Any = None, **kwargs: Any) -> Any:
         """Output ``[1, local, hidden]`` of this rank's rows; the context comes in ``kwargs``."""
         output, _ = _forward(self, context_of(kwargs), hidden_states, position_embeddings, None)
         return output, None
@@ -31,9 +29,7 @@ class ContextParallelGlmAttention(glm.GlmMoeDsaAttention):
     """The attention of transformers, with the keys and choices of other ranks brought in."""
 
     @torch.compiler.disable  # asks plans and communicates; what is around it compiles
-    def forward(  # ty: ignore[incompatible-method-override]
-        self, hidden_states: Any, position_embeddings: Any, attention_mask: Any = None, **kwargs: Any
-    ) -> Any:
+    def forward(self, hidden_states: Any, position_embeddings: Any, attention_mask: Any = None, **kwargs: Any) -> Any:
         """Output ``[1, local, hidden]`` and the choice ``[1, local, topk]``, which ``shared`` layers take over."""
         before = kwargs.get("prev_topk_indices")
         chosen = None if before is None or not self.skip_topk else before[0]

@@ -36,7 +36,7 @@ class ContextParallelOptions:
     """``balance``: a mode or ``IndexerOptions``; ``overlapped``, ``indexer_priority``: when transfers are waited for.
 
     ``recompute``: layers are recomputed in backward, all but their choices of keys, ``exclude`` (patterns of module
-    names) and what lies in them.
+    names) and what lies in them. Raises what ``IndexerOptions`` raises, and HP-HF-002 for what does nothing alone.
     """
 
     balance: str | IndexerOptions = "none"
@@ -44,6 +44,19 @@ class ContextParallelOptions:
     indexer_priority: bool = False
     recompute: bool = False
     exclude: tuple[str, ...] = ()
+
+    def __attrs_post_init__(self):
+        if not isinstance(self.balance, IndexerOptions):
+            IndexerOptions(self.balance)
+        idle = (
+            ("indexer_priority", self.indexer_priority and not self.overlapped, "overlapped=True"),
+            ("exclude", bool(self.exclude) and not self.recompute, "recompute=True"),
+        )
+        refuse_all(
+            Violation("HP-HF-002", f"options.{name}", "does nothing by itself", {"needs": needs}, f"set {needs} too")
+            for name, alone, needs in idle
+            if alone
+        )
 
 
 def enable_context_parallel(
@@ -57,7 +70,7 @@ def enable_context_parallel(
     is on already, HP-EXCHANGE-009 outside the group, and what ``apply_recompute`` raises; what one rank finds, all
     raise, and options or configs that differ are HP-AGREE-001. The model is then as it was.
     """
-    options = options or ContextParallelOptions()
+    options = ContextParallelOptions() if options is None else options
     check_member(group)
     found, outcome = attempt(_checked, model, options)
     told = {} if found is None else _described(found[0], options)
@@ -90,6 +103,9 @@ def disable(model: Any) -> Any:
 
 def _checked(model: Any, options: ContextParallelOptions) -> tuple[AttentionConfig, tuple[torch.nn.Module, ...], Any]:
     """The model's attention, the modules that change, and its recompute plan; or why not."""
+    if not isinstance(options, ContextParallelOptions):
+        kind = type(options).__name__
+        raise refusal("HP-HF-002", "options", f"needs ContextParallelOptions, got {kind}", "pass them", type=kind)
     kind = type(model).__name__
     if kind not in _MODELS:
         known = ", ".join(_MODELS)
@@ -102,8 +118,6 @@ def _checked(model: Any, options: ContextParallelOptions) -> tuple[AttentionConf
     check_model_config(model.config)
     modules = tuple(layer.self_attn for layer in model.model.layers[: model.config.num_hidden_layers])
     refuse_all(violation for at, module in enumerate(modules) for violation in _unsplittable(at, module))
-    if not isinstance(options.balance, IndexerOptions):
-        IndexerOptions(options.balance)
     recompute = None
     if options.recompute:
         policy = RecomputePolicy(region_patterns=("model.layers.*",), exclude_patterns=options.exclude)

@@ -41,7 +41,9 @@ def enabled(model: Any) -> Enabled:
     """What is on at a model; HP-HF-004 where nothing is."""
     if not is_enabled(model):
         kind = type(model).__name__
-        raise refusal("HP-HF-004", "model", f"context parallelism is not on at this {kind}", "enable it", type=kind)
+        inside = is_enabled(getattr(model, "module", None))
+        advice = "it is on at its `module`: pass that" if inside else "enable it, or leave it as it is"
+        raise refusal("HP-HF-004", "model", f"context parallelism is not on at this {kind}", advice, type=kind)
     return model.__dict__[_STATE]
 
 

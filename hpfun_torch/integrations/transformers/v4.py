@@ -24,7 +24,7 @@ class ContextParallelV4Attention(hf.DeepseekV4Attention):
     """The attention of transformers, with the rows, keys and choices of other ranks brought in."""
 
     @torch.compiler.disable  # asks plans and communicates; what is around it compiles
-    def forward(  # ty: ignore[incompatible-method-override]
+    def forward(
         self, hidden_states: Any, position_embeddings: Any, position_ids: Any, attention_mask: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, None]:
         """Output ``[1, local, hidden]`` of this rank's rows; the context comes in ``kwargs``."""
