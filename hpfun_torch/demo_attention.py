@@ -290,7 +290,11 @@ def draw(split: list[float], alone: list[float], selections: Selections, path: P
     ranks = np.arange(len(selections.plain))
     right.bar(ranks - 0.2, selections.plain, 0.4, color="#c9c9c9", label="without balance")
     right.bar(ranks + 0.2, selections.balanced, 0.4, color="#2b7bba", label="locality")
-    right.set(xlabel="rank", ylabel="CPU seconds of selection", title=f"Slowest rank: {selections.gain:.1f}x less selection time")
+    right.set(
+        xlabel="rank",
+        ylabel="CPU seconds of selection",
+        title=f"Slowest rank: {selections.gain:.1f}x less selection time",
+    )
     right.set_xticks(ranks)
     right.legend(frameon=False, fontsize=8)
     for axes in (left, right):
