@@ -87,7 +87,7 @@ def candidate_ids(
     starts, stops = (edges[query_offset : query_offset + len(query), None] for edges in ranges.key)
     order = torch.arange(block_keys, device=query.device)
     ids = (starts[..., None] + blocks.long()[..., None] * block_keys + order).flatten(1)
-    seen = (blocks >= 0).repeat_interleave(block_keys, dim=1) & (ids >= starts) & (ids < stops)
+    seen = (ids >= starts) & (ids < stops)  # a block of -1 lies in front of the document
     if minimum_key_indices is not None:
         seen &= ids >= minimum_key_indices[:, None]
     taken = torch.full((len(query), topk), -1, dtype=torch.int32, device=query.device)

@@ -83,12 +83,7 @@ MUTANTS = [
     ),
     Mutant("ATTN-31", CANDIDATES, "best[some, newest[some]] = torch.inf", "best[some, newest[some]] += 0"),
     Mutant("ATTN-31", CANDIDATES, "rows = slice(own.start - query_offset, own.stop - query_offset)", "rows = own"),
-    Mutant(
-        "ATTN-32",
-        CANDIDATES,
-        "seen = (blocks >= 0).repeat_interleave(block_keys, dim=1) & (ids >= starts)",
-        "seen = (ids >= starts)",
-    ),
+    Mutant("ATTN-32", CANDIDATES, "seen = (ids >= starts)", "seen = (ids >= 0)"),
     Mutant(
         "ATTN-33",
         "hpfun/attention/segments.py",
