@@ -23,6 +23,7 @@ demo: $(READY)
 	$(RUN) -m hpfun_torch.demo indexer
 	$(RUN) -m hpfun_torch.demo routes
 	$(RUN) -m hpfun_torch.demo attention
+	$(RUN) -m hpfun_torch.demo batch
 	$(RUN) -m hpfun.cli recompute deepseek_v3 --budget 100GiB --picture build/demo/recompute.png
 
 test: $(READY)

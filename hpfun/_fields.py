@@ -113,6 +113,14 @@ def readonly(array: np.ndarray) -> np.ndarray:
     return np.ndarray(array.shape, array.dtype, buffer=array.tobytes())
 
 
+def sealed(array: np.ndarray) -> np.ndarray:
+    """``array``, which the caller made and nobody else holds, read-only and not copied.
+
+    No flag makes it writable, but unlike with ``readonly`` its memory could be; who looks for it finds it.
+    """
+    return np.frombuffer(array.data.toreadonly(), array.dtype) if array.size else readonly(array)
+
+
 def integer_field(code: str, least: int | None = None, most: int | None = INT64_MAX, **more: Any) -> Any:
     """An attrs field that holds a Python int from ``least`` to ``most``; ``more`` goes to ``attrs.field``."""
     convert = attrs.Converter(
@@ -265,9 +273,14 @@ def _hash(self):
 
 
 def _reduce(self):
-    fields = {a.name: vars(self)[a.name] for a in attrs.fields(type(self))}
-    # a mapping proxy does not pickle
-    return (_rebuild, (type(self), {k: dict(v) if isinstance(v, MappingProxyType) else v for k, v in fields.items()}))
+    return (_rebuild, (type(self), {a.name: _picklable(vars(self)[a.name]) for a in attrs.fields(type(self))}))
+
+
+def _picklable(value: object) -> object:
+    """A mapping proxy does not pickle; constructors make one of a dict again."""
+    if type(value) is tuple:
+        return tuple(map(_picklable, value))
+    return {k: _picklable(v) for k, v in value.items()} if isinstance(value, MappingProxyType) else value
 
 
 def _rebuild(cls, fields):

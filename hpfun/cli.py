@@ -17,6 +17,7 @@ except ModuleNotFoundError as missing:
     raise SystemExit(f"hpfun: {missing.name} is not installed; pip install 'hpfun[cli]'") from None
 
 from hpfun import __version__
+from hpfun.cli_batch import batch
 from hpfun.cli_indexer import bounds, compare, explain, plan
 from hpfun.cli_options import note, print_json, stderr
 from hpfun.cli_recompute import recompute
@@ -36,7 +37,7 @@ app = App(
 )
 
 
-for place, command in enumerate((compare, plan, explain, routes, bounds, recompute), start=1):
+for place, command in enumerate((compare, plan, explain, routes, bounds, batch, recompute), start=1):
     app.command(command, sort_key=place)
 
 

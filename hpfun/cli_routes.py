@@ -15,6 +15,7 @@ from rich.table import Table
 
 from hpfun._fields import integer
 from hpfun.bank_picture import draw_banks
+from hpfun.batch import BatchManifest, BatchPlan, BatchView, DecoderSequenceLayout, LossScale, batch_figures, batch_view
 from hpfun.cli_options import (
     NO_INPUT,
     OUTPUT,
@@ -83,6 +84,11 @@ SAVED = (
     DocumentCompressionPlan,
     PackedSequence,
     CsaTndPlan,
+    BatchPlan,
+    BatchView,
+    DecoderSequenceLayout,
+    LossScale,
+    BatchManifest,
     RecomputePlan,
     BudgetResult,
     Estimate,
@@ -185,16 +191,18 @@ def explain_saved(value: Any, rank: int | None, module: str | None, as_json: boo
         kind = type(value).__name__
         raise refusal("HP-INPUT-002", "--module", f"a saved {kind} has no modules", "leave it out", type=kind)
     if rank is not None:
-        if not isinstance(value, SequenceBankPlan):
+        if not isinstance(value, (SequenceBankPlan, BatchPlan)):
             kind = type(value).__name__
             raise refusal("HP-INPUT-002", "--rank", f"a saved {kind} has no ranks", "leave it out", type=kind)
-        value = bank_route(value, rank)
+        value = bank_route(value, rank) if isinstance(value, SequenceBankPlan) else batch_view(value, rank)
     if not as_json:
         print(explain(value, module))
     elif module is not None:
         print_json(module=module, text=explain(value, module))
     elif isinstance(value, SequenceBankPlan):
         print_json(routes=[figures(value.kind, sequence_report(value))])
+    elif isinstance(value, BatchPlan):
+        print_json(plans=[batch_figures(value)])
     else:
         print(to_json(value))
 

@@ -1,7 +1,8 @@
 """Plans to words: what a value says, or what it says of one part.
 
 ``explain`` dispatches on the value's type, one short function each. Rules REPORT-4 of ``specs/indexer.md``,
-SEQ-13 of ``specs/sequence.md``, RECOMPUTE-41 of ``specs/recompute.md``, ATTN-18 of ``specs/attention.md``.
+SEQ-13 of ``specs/sequence.md``, RECOMPUTE-41 of ``specs/recompute.md``, ATTN-18 of ``specs/attention.md``, BATCH-45 of
+``specs/batch.md``.
 """
 
 from functools import singledispatch
@@ -12,6 +13,18 @@ from hpfun.attention.plan import AttentionPlan
 from hpfun.attention.schedule import OverlapSchedule
 from hpfun.attention.sharing import LayerSharing
 from hpfun.attention.words import attention_in_words, schedule_in_words, sharing_in_words
+from hpfun.batch.decoder import DecoderSequenceLayout
+from hpfun.batch.loss import LossScale
+from hpfun.batch.manifest import BatchManifest
+from hpfun.batch.plan import BatchPlan
+from hpfun.batch.view import BatchView
+from hpfun.batch.words import (
+    batch_in_words,
+    batch_view_in_words,
+    decoder_in_words,
+    loss_in_words,
+    manifest_in_words,
+)
 from hpfun.compression.blocks import DocumentCompressionPlan
 from hpfun.documents import PackedDocuments
 from hpfun.errors import refusal
@@ -75,6 +88,11 @@ _words.register(BudgetResult)(choice_in_words)
 _words.register(LayerSharing)(sharing_in_words)
 _words.register(OverlapSchedule)(schedule_in_words)
 _words.register(AttentionPlan)(attention_in_words)
+_words.register(BatchPlan)(batch_in_words)
+_words.register(BatchView)(batch_view_in_words)
+_words.register(DecoderSequenceLayout)(decoder_in_words)
+_words.register(LossScale)(loss_in_words)
+_words.register(BatchManifest)(manifest_in_words)
 _module_words.register(RecomputePlan)(module_in_words)
 
 

@@ -6,6 +6,8 @@ Every family counts in intervals and expands to rows only at the end. Rules INTE
 
 import numpy as np
 
+LONG_ROWS = 256  # from which an interval is worth a call of its own
+
 
 def expand(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
     """All integers of the intervals, one interval after the other; int64 of length ``sum(stops - starts)``.
@@ -16,6 +18,11 @@ def expand(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
     counts = stops - starts
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
+    if total > LONG_ROWS * len(counts):  # one by one, long intervals need no array beside the result
+        rows, numbers = np.empty(total, np.int64), np.arange(int(counts.max()))
+        for start, count, end in zip(starts.tolist(), counts.tolist(), ends.tolist(), strict=True):
+            np.add(numbers[:count], start, out=rows[end - count : end])
+        return rows
     return np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - counts), counts)
 
 

@@ -197,7 +197,7 @@ def strip_workers(plan: IndexerTaskPlan, columns: int = _COLUMNS) -> tuple[np.nd
 
 def _draw_work(axes: "Axes", name: str, plan: IndexerTaskPlan, max_ranks: int) -> None:
     rows, workers = strip_workers(plan)
-    colours = (_colours(plan.size) * 255).astype(np.uint8)[workers]
+    colours = (rank_colours(plan.size) * 255).astype(np.uint8)[workers]
     documents = plan.documents
     heights = row_work(rows - documents.boundaries[documents.documents_at(rows)], plan.ratio, plan.options.row_cost)
     top = max(int(row_work(documents.lengths.max() - 1, plan.ratio, plan.options.row_cost)), 1)
@@ -235,7 +235,7 @@ def _draw_loads(axes: "Axes", plan: IndexerTaskPlan, max_ranks: int) -> None:
     if plan.size <= max_ranks:
         ranks = np.arange(plan.size)
         axes.bar(ranks, before, width=0.94, color=_GREY, label="before")
-        axes.bar(ranks, after, width=0.6, color=_colours(plan.size), label="after")
+        axes.bar(ranks, after, width=0.6, color=rank_colours(plan.size), label="after")
     else:
         edges = np.arange(plan.size + 1) - 0.5
         axes.stairs(before, edges, fill=True, color=_GREY, label="before")
@@ -257,8 +257,12 @@ def relative_loads(plan: IndexerTaskPlan) -> tuple[np.ndarray, np.ndarray]:
     return home.loads / mean, plan.loads / mean
 
 
-def _colours(size: int) -> np.ndarray:
-    """A colour per rank, float64 ``[size, 4]``: viridis, whose order survives colour blindness and grey print."""
+def rank_colours(size: int) -> np.ndarray:
+    """A colour per rank, float64 ``[size, 4]``: viridis, whose order survives colour blindness and grey print.
+
+    >>> rank_colours(3).shape
+    (3, 4)
+    """
     from matplotlib import colormaps
 
     return colormaps["viridis"](np.linspace(0, 0.96, size))
@@ -268,7 +272,7 @@ def _draw_legend(figure: "Figure", marked: bool) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    ramp = _colours(5)
+    ramp = rank_colours(5)
     entries: list[Any] = [
         Patch(color=ramp[0], label="colour is the worker: first rank"),
         Patch(color=ramp[2], label="middle rank"),

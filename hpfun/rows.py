@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hpfun._fields import INT64_MAX, content_digest, integers, integers_field, plan_value, readonly
+from hpfun._fields import INT64_MAX, content_digest, integers, integers_field, known_valid, plan_value, readonly
 from hpfun.errors import refusal
 from hpfun.intervals import expand, runs
 
@@ -48,8 +48,7 @@ class RowRuns:
             message = f"[{starts[at]}, {stops[at]}) is empty, or goes on where the interval before ends"
             advice = "drop empty intervals and join adjacent ones"
             raise refusal(_CODE, "starts", message, advice, index=at, start=int(starts[at]), stop=int(stops[at]))
-        if self.count > INT64_MAX:
-            raise refusal(_CODE, "stops", f"{self.count} rows are beyond int64", rows=self.count, most=INT64_MAX)
+        _check_count(self)
 
     @cached_property
     def count(self) -> int:
@@ -90,7 +89,9 @@ def joined(starts: Any, stops: Any) -> RowRuns:
         breaks = np.flatnonzero(apart)
         firsts = firsts[np.concatenate(([0], breaks + 1))]
         lasts = lasts[np.concatenate((breaks, [len(lasts) - 1]))]
-    return RowRuns(readonly(firsts), readonly(lasts))
+    runs = known_valid(RowRuns, starts=readonly(firsts), stops=readonly(lasts))
+    _check_count(runs)
+    return runs
 
 
 def chained(*parts: RowList) -> RowList:
@@ -174,6 +175,11 @@ def _first_misplaced(runs: RowRuns) -> int | None:
     wrong = runs.starts >= runs.stops
     wrong[1:] |= runs.starts[1:] == runs.stops[:-1]
     return int(wrong.argmax()) if wrong.any() else None
+
+
+def _check_count(runs: RowRuns) -> None:
+    if runs.count > INT64_MAX:
+        raise refusal(_CODE, "stops", f"{runs.count} rows are beyond int64", rows=runs.count, most=INT64_MAX)
 
 
 def extremes(part: RowList) -> tuple[int, int]:

@@ -21,6 +21,7 @@ SCHEMA = 1
 T = TypeVar("T", bound=type)
 
 _MAPPING = "mapping"  # a mapping with keys of its own, such as the facts of an error
+_FLOAT = "float"
 _TYPES: dict[str, type] = {}  # filled while the package is imported, read only afterwards
 
 
@@ -95,6 +96,8 @@ def _plain(value: object) -> Any:
         return value.value
     if value is None or isinstance(value, (bool, int, str)):
         return value
+    if isinstance(value, float):
+        return {"type": _FLOAT, "hex": value.hex()}  # to the bit, and not a number as well
     if isinstance(value, Fraction):
         return str(value)
     if isinstance(value, np.ndarray):
@@ -120,6 +123,8 @@ def _structured(data: Any, where: str) -> Any:
     if kind is None:
         if name == _MAPPING and where != "json" and isinstance(data.get("entries"), dict) and len(data) == 2:
             return {key: _structured(entry, f"{where}.{key}") for key, entry in data["entries"].items()}
+        if name == _FLOAT and where != "json" and set(data) == {"type", "hex"}:
+            return _float(data["hex"], where)
         raise refusal("HP-SERIAL-002", where, f"unknown type {name!r:.60}", known=tuple(sorted(_TYPES)))
     expected = {a.name for a in attrs.fields(kind)}
     got = set(data) - {"type"}
@@ -138,6 +143,14 @@ def _structured(data: Any, where: str) -> Any:
         raise error.inside(where) from None
 
 
+def _float(text: object, where: str) -> float:
+    try:
+        return float.fromhex(text)  # ty: ignore[invalid-argument-type]
+    except (TypeError, ValueError, OverflowError):
+        message = f"{text!r:.60} is no hexadecimal float"
+        raise refusal("HP-SERIAL-002", where, message, got=repr(text)[:60]) from None
+
+
 def _feed(state: Any, value: object) -> None:
     """Unambiguous: every part is preceded by its kind and, where it varies, its length."""
     if isinstance(value, np.ndarray):
@@ -154,6 +167,8 @@ def _feed(state: Any, value: object) -> None:
         state.update(repr(value).encode())
     elif isinstance(value, (int, np.integer)):
         state.update(b"i%d;" % int(value))
+    elif isinstance(value, float):
+        state.update(b"f%s;" % value.hex().encode())
     elif isinstance(value, str):
         raw = value.encode("utf-8", "surrogatepass")  # file names may hold lone surrogates
         state.update(b"s%d:" % len(raw) + raw)

@@ -21,6 +21,20 @@ from hpfun.attention_strategies import (
     overlap_options,
     overlap_schedules,
 )
+from hpfun.batch_strategies import (
+    batch_manifests,
+    batch_plans,
+    batch_requests,
+    batch_topologies,
+    batch_values,
+    batch_views,
+    decoder_layouts,
+    document_lengths,
+    field_specs,
+    loss_scales,
+    plain_values,
+)
+from hpfun.dense_strategies import causal_blocks, dense_routes, dense_values
 from hpfun.difference import Change, diff
 from hpfun.errors import CODES, PlanError, Violation
 from hpfun.exchange import RowExchange, transpose
@@ -51,17 +65,30 @@ from hpfun.sequence_strategies import (
     sequence_requests,
     sequence_routes,
 )
+from hpfun.sharding_strategies import mesh_shapes, model_facts, sharding_requests, sharding_values
 
 __all__ = [
     "attention_configs",
     "attention_plans",
     "attention_segments",
     "attention_values",
+    "batch_manifests",
+    "batch_plans",
+    "batch_requests",
+    "batch_topologies",
+    "batch_values",
+    "batch_views",
     "budget_results",
+    "causal_blocks",
     "changes",
     "compression_plans",
     "csa_tnd_plans",
+    "decoder_layouts",
+    "dense_routes",
+    "dense_values",
+    "document_lengths",
     "estimates",
+    "field_specs",
     "group_sizes",
     "indexer_modes",
     "indexer_options",
@@ -73,12 +100,16 @@ __all__ = [
     "indexer_tasks",
     "layer_sharings",
     "lengths",
+    "loss_scales",
+    "mesh_shapes",
+    "model_facts",
     "module_trees",
     "outcomes",
     "overlap_options",
     "overlap_schedules",
     "packed_documents",
     "packed_sequences",
+    "plain_values",
     "plan_errors",
     "plan_values",
     "recompute_plans",
@@ -92,6 +123,8 @@ __all__ = [
     "sequence_reports",
     "sequence_requests",
     "sequence_routes",
+    "sharding_requests",
+    "sharding_values",
     "violations",
 ]
 
@@ -332,6 +365,9 @@ def plan_values() -> SearchStrategy[Any]:
         sequence_reports(),
         recompute_values(),
         attention_values(),
+        batch_values(),
+        sharding_values(),
+        dense_values(),
         changes(),
     )
 

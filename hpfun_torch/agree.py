@@ -85,7 +85,7 @@ def compare(outcome: Outcome, mark: str, described: dict[str, str], group: Any, 
     """One header from every rank; if they are not all well and equal, the reasons, and one error for all.
 
     ``mark`` is a digest in hex that must be equal, ``described`` what it stands for by name, ``code`` and ``where`` are
-    those of a difference, whose facts are ``fields``, ``values`` and ``odd_ranks``. Gives the size of the group.
+    those of a difference, whose facts are ``digests``, ``fields``, ``values`` and ``odd_ranks``. Gives the group size.
     """
     if not dist.is_initialized():
         if not outcome.ok:
@@ -104,19 +104,21 @@ def compare(outcome: Outcome, mark: str, described: dict[str, str], group: Any, 
     merged = merge_outcomes([from_json(entry[0]) for entry in told])
     if not merged.ok:
         raise merged.error()
-    raise _difference([entry[1] for entry in told], headers[:, 2].tolist(), code, where)
+    digests = [row.numpy().tobytes().hex() for row in headers[:, 2:]]
+    raise _difference([entry[1] for entry in told], digests, code, where)
 
 
-def _difference(described: list[dict[str, str]], marks: list[int], code: str, where: str) -> PlanError:
+def _difference(described: list[dict[str, str]], digests: list[str], code: str, where: str) -> PlanError:
     names = sorted(set().union(*described))
     fields = tuple(name for name in names if len({entry.get(name) for entry in described}) > 1)
     values = {name: tuple(entry.get(name, "-") for entry in described) for name in fields}
-    odd = tuple(rank for rank, mark in enumerate(marks) if marks.count(mark) < max(map(marks.count, marks)))
+    odd = tuple(rank for rank, mark in enumerate(digests) if digests.count(mark) < max(map(digests.count, digests)))
     return refusal(
         code,
         where,
         f"ranks differ in {', '.join(fields)}",
-        "give every rank the same lengths and options" if code == "HP-AGREE-001" else "pass like tensors on all ranks",
+        "pass like tensors on all ranks" if code == "HP-AGREE-003" else "give every rank the same lengths and options",
+        digests=tuple(digests),
         fields=fields,
         values=values,
         odd_ranks=odd,

@@ -1,8 +1,8 @@
-"""``python -m hpfun_torch.demo indexer|routes|attention``: plans for real documents, run on four processes.
+"""``python -m hpfun_torch.demo indexer|routes|attention|batch``: plans for real documents, run on four processes.
 
-``routes`` is in ``demo_routes``, ``attention`` in ``demo_attention``. ``indexer`` packs the source files of Python's
-standard library, compares the five balance modes at 8, 32 and 128 ranks, then lets 4 gloo ranks select keys with and
-without balance, checks every id against one process, and draws who scored what.
+``routes`` is in ``demo_routes``, ``attention`` in ``demo_attention``, ``batch`` in ``demo_batch``. ``indexer`` packs
+the source files of Python's standard library, compares the five balance modes at 8, 32 and 128 ranks, then lets 4 gloo
+ranks select keys with and without balance, checks every id against one process, and draws who scored what.
 """
 
 import sys
@@ -18,6 +18,7 @@ from hpfun import IndexerTaskPlan, PackedDocuments, PlanError, indexer_route, in
 from hpfun.errors import refusal
 from hpfun_torch import agree, balanced_indexer_select, project_worker_queries
 from hpfun_torch.demo_attention import run_attention
+from hpfun_torch.demo_batch import run_batch
 from hpfun_torch.demo_routes import run_routes
 from hpfun_torch.ops import lightning_indexer
 from hpfun_torch.ranks import RankPool
@@ -205,7 +206,7 @@ def _rank_table(table_type: Any, plans: dict[str, IndexerTaskPlan], found: dict[
     return table
 
 
-PARTS = {"indexer": run_indexer, "routes": run_routes, "attention": run_attention}
+PARTS = {"indexer": run_indexer, "routes": run_routes, "attention": run_attention, "batch": run_batch}
 
 
 def main(arguments: list[str]) -> int:

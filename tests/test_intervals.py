@@ -29,6 +29,14 @@ def test_expand_lists_the_integers_of_each_interval_in_turn(intervals):
 
 
 @pytest.mark.rule("INTERVAL-1")
+@given(st.lists(st.tuples(st.integers(-20, 20), st.integers(0, 700)), max_size=5))
+def test_long_intervals_expand_alike(pairs):
+    intervals = [(start, start + count) for start, count in pairs]
+    expected = [row for start, stop in intervals for row in range(start, stop)]
+    assert expand(*arrays(intervals)).tolist() == expected
+
+
+@pytest.mark.rule("INTERVAL-1")
 def test_expand_of_all_pairs_of_small_intervals():
     small = [(start, stop) for start in range(4) for stop in range(start, 4)]
     for pair in itertools.product(small, repeat=2):

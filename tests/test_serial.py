@@ -31,6 +31,7 @@ from hpfun import (
     to_json,
 )
 from hpfun import strategies as hps
+from hpfun.batch import Entry
 from hpfun.serial import field_digests
 from tests.refusals import refused
 from tests.test_exchange import exchange
@@ -78,6 +79,25 @@ def test_what_is_read_equals_what_was_written(kind, data):
 @pytest.mark.rule("SERIAL-2")
 def test_bytes_are_read_like_text():
     assert from_json(DOCUMENTS.encode()) == PackedDocuments((5, 3, 8))
+
+
+@pytest.mark.rule("SERIAL-2")
+@pytest.mark.parametrize("number", [0.1, -0.0, 1e-320, float("inf"), float("nan"), 2.0**70])
+def test_floats_survive_to_the_bit(number):
+    entry = Entry("x", "value", value=(number, {"y": number}))
+    again = from_json(to_json(entry))
+    assert again == entry
+    assert [part.hex() for part in (again.value[0], again.value[1]["y"])] == [number.hex()] * 2
+    assert (Entry("x", "value", value=0.0) == Entry("x", "value", value=number)) == (number.hex() == "0x0.0p+0")
+
+
+@pytest.mark.rule("SERIAL-5")
+@pytest.mark.parametrize("text", ["1.5x", 3, None, "0x1p9999"])
+def test_floats_that_are_none_are_refused(text):
+    told = to_json(Entry("x", "value", value=0.5)).replace('"0x1.0000000000000p-1"', json.dumps(text))
+    with refused("HP-SERIAL-002") as refusal:
+        from_json(told)
+    assert refusal.error.where == "json.value"
 
 
 @pytest.mark.rule("SERIAL-2")
@@ -230,7 +250,7 @@ def test_fields_are_exactly_those_of_the_type(text, missing, unknown):
 
 
 @pytest.mark.rule("SERIAL-5")
-@pytest.mark.parametrize("value", [1.5, object(), b"x", [1.5], [1, 2], 3, None, "text"])
+@pytest.mark.parametrize("value", [1.5, object(), b"x", 1.5j, [1.5], [1, 2], 3, None, "text"])
 def test_only_plan_values_are_written(value):
     with refused("HP-SERIAL-002") as refusal:
         to_json(value)
@@ -240,8 +260,8 @@ def test_only_plan_values_are_written(value):
 @pytest.mark.rule("SERIAL-5")
 def test_only_plan_values_are_digested():
     with refused("HP-SERIAL-002") as refusal:
-        digest(1.5)
-    assert refusal.error.facts == {"type": "float"}
+        digest(1.5j)
+    assert refusal.error.facts == {"type": "complex"}
 
 
 @pytest.mark.rule("SERIAL-5")

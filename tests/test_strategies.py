@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 import hpfun
 import hpfun.attention
+import hpfun.batch
+import hpfun.dense
+import hpfun.sharding
 from hpfun import IndexerMode, indexer_task_plan, strategies
 from tests import laws
 
@@ -282,16 +285,75 @@ def test_overlap_options_have_a_schedule(options):
     assert hpfun.attention.overlap_schedule(options).events[-1] == "compute attention"
 
 
+BATCH_EDGES = {
+    "no token": lambda plan: plan.num_tokens == 0,
+    "a document without tokens": lambda plan: len(plan.dropped_documents) > 0 and plan.num_tokens > 0,
+    "a rank with padding alone": lambda plan: (
+        plan.num_tokens > 0 and plan.real_rows(plan.topology.cp_size - 1) == 0 and plan.topology.cp_size > 1
+    ),
+    "no padding": lambda plan: plan.num_tokens == plan.padded_length > 2,
+    "padding inside zigzag documents": lambda plan: plan.layout == "zigzag" and plan.padding.count > len(plan.lengths),
+    "parts for tensor-parallel ranks": lambda plan: plan.topology.row_parts == 3,
+    "a document over all ranks": lambda plan: plan.topology.cp_size == 4 and len(plan.padded_lengths) == 1,
+    "more alignment than required": lambda plan: plan.alignment > 12 * plan.topology.cp_size,
+}
+
+
+@pytest.mark.parametrize("edge", BATCH_EDGES)
+def test_batch_plans_reach(edge):
+    assert reaches(strategies.batch_plans(), BATCH_EDGES[edge])
+
+
+SHARDING_EDGES = {
+    "a dense model": (strategies.model_facts, lambda facts: not facts.num_experts),
+    "experts of a width": (strategies.model_facts, lambda facts: facts.num_experts and facts.moe_intermediate_size),
+    "grouped heads": (
+        strategies.model_facts,
+        lambda facts: (facts.num_attention_heads or 0) > (facts.num_key_value_heads or 99),
+    ),
+    "no layout": (strategies.model_facts, lambda facts: facts.cp_layouts == ()),
+    "a mesh of one rank": (strategies.mesh_shapes, lambda mesh: mesh.axes == ()),
+    "an axis of experts": (strategies.mesh_shapes, lambda mesh: (mesh.size("ep") or 1) > 1),
+    "cp inside of tp": (strategies.mesh_shapes, lambda mesh: [axis for axis, _ in mesh.axes] == ["tp", "cp"]),
+    "all degrees": (
+        strategies.sharding_requests,
+        lambda request: min(request.tp_size, request.cp_size, request.ep_size) > 1 and request.seq_len is not None,
+    ),
+}
+
+
+@pytest.mark.parametrize("edge", SHARDING_EDGES)
+def test_sharding_values_reach(edge):
+    strategy, condition = SHARDING_EDGES[edge]
+    assert reaches(strategy(), condition)
+
+
+DENSE_EDGES = {
+    "keys from other ranks": lambda route: route.received_rows > 0 and route.bank is not None,
+    "a gathered group": lambda route: route.bank is None and route.received_rows > 0,
+    "a window that hides keys": lambda route: 0 < route.blocks.window < int(route.blocks.key_stops.max()),
+    "a block without a mask among others": lambda route: (
+        0 < int(route.blocks.triangular.sum()) < len(list(route.blocks))
+    ),
+    "a rank of one document": lambda route: len(route.blocks.bank_lengths) == 1,
+}
+
+
+@pytest.mark.parametrize("edge", DENSE_EDGES)
+def test_dense_routes_reach(edge):
+    assert reaches(strategies.dense_routes(), DENSE_EDGES[edge])
+
+
 def test_every_public_value_has_a_strategy():
     values = {
         name
-        for package in (hpfun, hpfun.recompute, hpfun.attention)
+        for package in (hpfun, hpfun.recompute, hpfun.attention, hpfun.batch, hpfun.sharding, hpfun.dense)
         for name in package.__all__
         if inspect.isclass(getattr(package, name)) and hasattr(getattr(package, name), "digest")
     }
     produced = set()
 
-    @settings(max_examples=1000, database=None, derandomize=True, deadline=None)
+    @settings(max_examples=2000, database=None, derandomize=True, deadline=None)
     @given(strategies.plan_values())
     def collect(value):
         produced.add(type(value).__name__)

@@ -4,6 +4,7 @@ Rules ATTN-20 and ATTN-21 of ``specs/attention.md``.
 """
 
 import attrs
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -39,6 +40,16 @@ class ContextParallelAttention:
     def num_queries(self) -> int:
         """Rows of all ranks together."""
         return self.plan.documents.total
+
+    @property
+    def local_rows(self) -> int:
+        """Rows of this rank."""
+        return self.plan.local_rows
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Each row's place in its document; int64 ``[local]``."""
+        return self.route.positions
 
     def kind(self, layer: int) -> str:
         """``window``, ``dense``, ``select`` or ``reuse``."""

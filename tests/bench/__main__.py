@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from tests.bench import attention, devices, plans, recompute, sequence
+from tests.bench import attention, batch, devices, plans, recompute, sequence
 
 PARTS = {
     "locality": plans.locality,
@@ -17,6 +17,7 @@ PARTS = {
     "exchange": devices.exchange,
     "operator": devices.operator,
     "sequence": sequence.figures,
+    "batch": batch.figures,
     "recompute": recompute.figures,
     "attention": attention.figures,
 }

@@ -32,9 +32,9 @@ from hpfun_torch.integrations.transformers import (
     enable_context_parallel,
     load_balancing_loss,
     prepare_batch,
+    sparse,
     sum_gradients,
 )
-from hpfun_torch.integrations.transformers import batch as batches
 from hpfun_torch.recompute import checkpoint_wrapper
 from tests import cp_models
 
@@ -109,8 +109,8 @@ def _told(model, output):
 
 
 def _other_route(change):
-    real = batches.attention_route
-    return patch.object(batches, "attention_route", lambda plan, rank: change(real(plan, rank)))
+    real = sparse.attention_route
+    return patch.object(sparse, "attention_route", lambda plan, rank: change(real(plan, rank)))
 
 
 def _other_keys(change):

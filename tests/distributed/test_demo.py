@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hpfun import PackedDocuments
-from hpfun_torch import demo, demo_attention, demo_routes
+from hpfun_torch import demo, demo_attention, demo_batch, demo_routes
 from tests.distributed import on_ranks_attention as on_ranks
 from tests.refusals import refused
 
@@ -84,3 +84,25 @@ def test_the_demo_of_attention_compares_choices(ranks, monkeypatch):
 def test_a_wrong_call_says_how_to_call_it(capsys):
     assert demo.main([]) == 2
     assert "usage" in capsys.readouterr().err
+
+
+@pytest.mark.rule("BATCH-22", "BATCH-27")
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
+def test_the_demo_of_batches_cuts_and_restores_and_refuses_a_lost_label(ranks, layout):
+    source = demo_attention.source_tokens(2001)
+    answers = ranks(4).run(demo_batch.cut_on_rank, source, layout)
+    demo_batch.check_cuts(answers, source, layout)
+    assert {answer["rows"] for answer in answers} == {answers[0]["rows"]}
+    for change in ({"labels": answers[2]["labels"] - 1}, {"whole": False}):
+        with refused("HP-RANKS-002") as caught:
+            demo_batch.check_cuts([*answers[:2], answers[2] | change, answers[3]], source, layout)
+        assert caught.error.facts["mode"] == layout
+
+
+@pytest.mark.rule("HF-16")
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
+def test_the_demo_of_batches_trains_as_one_process(ranks, layout):
+    source = demo_attention.source_tokens(2 * demo_attention.TOKENS)
+    alone = list(demo_batch.train_alone(source, 2))
+    split = ranks(4).run(demo_batch.train_on_rank, source, layout, 2)[0]
+    assert split == pytest.approx(alone, abs=1e-5)

@@ -26,7 +26,20 @@ from tests.mutants import PROFILE, TREE
 from tests.mutants.mutant import Mutant
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("exchange", "indexer", "executors", "sequence", "recompute", "npu", "attention", "layers")
+MODULES = (
+    "exchange",
+    "indexer",
+    "executors",
+    "sequence",
+    "recompute",
+    "npu",
+    "attention",
+    "layers",
+    "batch",
+    "sharding",
+    "batching",
+    "dense",
+)
 COPIED = ("hpfun", "hpfun_torch", "tests", "specs", "pyproject.toml")
 SECONDS = 120
 BASELINE_SECONDS = 1800

@@ -153,7 +153,7 @@ MUTANTS = [
     Mutant("EXCHANGE-13", PACKING, "or len(part) <= few for", "or len(part) < few for"),
     Mutant("ROWS-1", ROWS, "if start >= stop or start == ends[i]), None)", "if start >= stop), None)"),
     Mutant("ROWS-1", ROWS, "    wrong[1:] |= runs.starts[1:] == runs.stops[:-1]\n", ""),
-    Mutant("ROWS-1", ROWS, "        if self.count > INT64_MAX:\n", "        if False:\n"),
+    Mutant("ROWS-1", ROWS, "    if runs.count > INT64_MAX:\n", "    if False:\n"),
     Mutant("ROWS-2", ROWS, "return 0 < 2 * num_runs <= num_rows", "return 0 < num_runs <= num_rows"),
     Mutant(
         "ROWS-2", ROWS, "return values if _smaller(len(values.starts), len(values)) else values.rows", "return values"

@@ -1,4 +1,4 @@
-"""Context parallelism for the DeepSeek-style models of transformers."""
+"""Context parallelism for models of transformers: DeepSeek-style sparse attention, and ordinary dense attention."""
 
 from hpfun_torch.integrations.transformers.batch import prepare_batch, shifted_labels
 from hpfun_torch.integrations.transformers.configs import attention_config

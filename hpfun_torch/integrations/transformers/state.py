@@ -4,11 +4,10 @@ import copy
 from typing import Any
 
 import attrs
-import torch
 import torch.distributed as dist
 
-from hpfun.attention import AttentionConfig
 from hpfun.errors import refusal
+from hpfun_torch.integrations.transformers.kinds import Family, Modules
 from hpfun_torch.recompute import Applied
 
 _STATE = "_hpfun_context_parallel"
@@ -16,18 +15,24 @@ _STATE = "_hpfun_context_parallel"
 
 @attrs.frozen(eq=False)
 class Enabled:
-    """What ``enable_context_parallel`` did: ``modules`` changed their class, ``hook`` checks every call."""
+    """What ``enable_context_parallel`` did: ``modules`` have the attention, ``hook`` checks every call.
+
+    ``config`` is what the ranks have in common, ``before`` what its kind needs to switch attention back.
+    """
 
     group: dist.ProcessGroup | None
     options: Any
-    config: AttentionConfig
+    family: Family
+    config: Any
     hook: Any
     recompute: Applied | None
-    modules: tuple[torch.nn.Module, ...]
+    modules: Modules
+    before: Any
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Enabled":
         """Of a copied model: its own modules, the same group, which cannot be copied."""
         memo[id(self.group)] = self.group
+        memo[id(self.family)] = self.family
         parts = {field.name: getattr(self, field.name) for field in attrs.fields(Enabled)}
         return Enabled(**{name: copy.deepcopy(part, memo) for name, part in parts.items()})
 

@@ -1,0 +1,265 @@
+"""Batches over real processes: bits that arrive, counted collectives, failures that reach all, rows that come home."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hpfun.batch import BatchTopology, plan_batch
+from tests.distributed import on_ranks_batch as on_ranks
+from tests.oracles import batch_sharding as loops
+from tests.refusals import refused
+
+PAIRS = BatchTopology(2, 2)
+SHARED = BatchTopology(2, 2, sequence_parallel=True)
+FOUR = BatchTopology(4)
+DTYPES = (
+    *("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"),
+    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
+)
+TENSORS = st.tuples(
+    st.sampled_from(DTYPES),
+    st.lists(st.integers(0, 4), max_size=3).map(tuple),
+    st.integers(0, 2**20),
+    st.sampled_from(("plain", "strided", "turned")),
+)
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda parts: st.lists(parts, max_size=3) | st.dictionaries(st.text(), parts, max_size=3),
+    max_leaves=6,
+)
+LENGTHS = [3, 5, 4, 1]
+
+
+def whole_batch():
+    total = sum(LENGTHS)
+    ids = torch.arange(100, 100 + total)[None]
+    ends = torch.tensor([0, *np.cumsum(LENGTHS).tolist()])
+    return {"input_ids": ids, "labels": ids.clone(), "cu_seq_lens": ends, "grids": [[1, 4, 4]], "epoch": 3}
+
+
+@pytest.mark.rule("BATCH-37", "BATCH-36")
+@given(st.dictionaries(st.text(), TENSORS, max_size=4), st.dictionaries(st.text(), PLAIN, max_size=3))
+@example({}, {})
+@example({"scalar": ("bool", (), 1, "plain"), "empty": ("float64", (0, 3), 1, "plain")}, {"a": float("nan"), "b": -0.0})
+@example({"complex": ("complex64", (2, 3), 1, "conjugated"), "zero": ("int8", (0,), 1, "plain")}, {"none": None})
+@example({"one": ("int16", (1,), 0, "plain"), "no": ("int16", (0,), 0, "strided")}, {})
+@example({"bits": ("float8_e8m0fnu", (2, 3, 4), 1, "turned")}, {"type": {"type": [True, 1, 1.0, "1", []]}})
+def test_what_arrives_is_to_the_bit_what_was_sent(ranks, tensors, values):
+    bytes_sent = sum(int(np.prod(shape)) for name, (_, shape, _, _) in tensors.items() if name not in values)
+    for arrived, calls in ranks(2).run(on_ranks.broadcast_arrives, tensors, values):
+        assert arrived
+        assert calls == ["broadcast"] * (3 if bytes_sent else 2)
+
+
+@pytest.mark.rule("BATCH-37")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_arrives(ranks, dtype):
+    tensors = {form: (dtype, (3, 5), 7, form) for form in ("plain", "strided", "turned")} | {
+        "s": (dtype, (), 1, "plain")
+    }
+    assert all(arrived for arrived, _ in ranks(2).run(on_ranks.broadcast_arrives, tensors, {}))
+
+
+@pytest.mark.rule("BATCH-36")
+def test_a_header_of_four_numbers_says_how_many_bytes_follow(ranks):
+    answers = ranks(2).run(on_ranks.broadcast_of, "fine")
+    for code, _, calls, _ in answers:
+        assert code == ""
+        assert calls[0] == ("broadcast", 32)
+        assert calls[2] == ("broadcast", 48)
+        assert calls == answers[0][2]
+        assert len(calls) == 3
+    versions = ranks(2).run(on_ranks.broadcast_of, "version")
+    assert [code for code, *_ in versions] == ["", "HP-SERIAL-001"]
+    assert all(len(calls) == 3 for _, _, calls, _ in versions)
+
+
+@pytest.mark.rule("BATCH-34", "BATCH-38", "BATCH-36")
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("none", "HP-BATCH-010"),
+        ("list", "HP-BATCH-011"),
+        ("object", "HP-BATCH-011"),
+        ("tuple", "HP-BATCH-011"),
+        ("shard", "HP-BATCH-008"),
+        ("crash", "HP-AGREE-002"),
+    ],
+)
+def test_what_is_wrong_at_the_source_every_rank_raises_after_two_broadcasts(ranks, kind, code):
+    answers = ranks(3).run(on_ranks.broadcast_of, kind)
+    for got, facts, calls, spent in answers:
+        assert got == code
+        assert facts == answers[0][1]
+        assert [name for name, _ in calls] == ["broadcast"] * 2
+        assert spent < 5
+    if kind == "none":
+        assert answers[2][1]["tp_rank"] == 0
+
+
+@pytest.mark.rule("BATCH-34")
+def test_a_rank_that_has_a_batch_beside_the_source_makes_all_calls_and_raises(ranks):
+    answers = ranks(3).run(on_ranks.broadcast_of, "second")
+    assert [code for code, *_ in answers] == ["", "HP-BATCH-010", ""]
+    assert answers[1][1]["tp_rank"] == 1
+    assert all(len(calls) == 3 for _, _, calls, _ in answers)
+
+
+@pytest.mark.rule("BATCH-34")
+def test_every_group_has_its_own_source(ranks):
+    assert ranks(4).run(on_ranks.broadcast_in_pairs, PAIRS) == [[0], [0], [2], [2]]
+
+
+@pytest.mark.rule("BATCH-40")
+def test_groups_are_those_of_the_topology_or_refused(ranks):
+    assert ranks(4).run(on_ranks.coordinates_of, PAIRS) == [
+        {"at": (0, 0), "parent": [0, 1, 2, 3], "tp": [0, 1], "cp": [0, 2]},
+        {"at": (0, 1), "parent": [0, 1, 2, 3], "tp": [0, 1], "cp": [1, 3]},
+        {"at": (1, 0), "parent": [0, 1, 2, 3], "tp": [2, 3], "cp": [0, 2]},
+        {"at": (1, 1), "parent": [0, 1, 2, 3], "tp": [2, 3], "cp": [1, 3]},
+    ]
+    replicas = ranks(4).run(on_ranks.coordinates_of, BatchTopology(2, dp_size=2))
+    assert [(one["at"], one["parent"], one["cp"]) for one in replicas] == [
+        ((0, 0), [0, 1], [0, 1]),
+        ((1, 0), [0, 1], [0, 1]),
+        ((0, 0), [2, 3], [2, 3]),
+        ((1, 0), [2, 3], [2, 3]),
+    ]
+    for codes in ranks(4).run(on_ranks.misfitting_groups, PAIRS):
+        assert codes.pop("good") == ""
+        # ranks 0 and 3 have the same number in both groups, so theirs cannot tell
+        assert codes.pop("swapped") in ("", "HP-BATCH-009")
+        assert set(codes.values()) == {"HP-BATCH-009"}
+    assert [c["swapped"] for c in ranks(4).run(on_ranks.misfitting_groups, PAIRS)][1:3] == ["HP-BATCH-009"] * 2
+
+
+@pytest.mark.rule("BATCH-26", "BATCH-39")
+@pytest.mark.parametrize("topology", [PAIRS, SHARED, FOUR, BatchTopology(1, 4)], ids=str)
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
+def test_every_rank_gets_its_rows_with_shifted_labels_for_four_collectives(ranks, topology, layout):
+    batch = whole_batch()
+    shifted = loops.shifted(batch["labels"][0].tolist(), LENGTHS)
+    rows = loops.shards(LENGTHS, topology.cp_size, topology.row_parts, layout)
+    ends = loops.ends(LENGTHS, topology.cp_size, topology.row_parts, layout)
+    plan = plan_batch(LENGTHS, topology, layout=layout)
+    for rank, (got, calls) in enumerate(ranks(4).run(on_ranks.prepared, topology, layout, batch)):
+        mine = rows[rank // topology.tp_size]
+        assert got == {
+            "input_ids": [loops.cut(batch["input_ids"][0].tolist(), mine, 0)],
+            "labels": [loops.cut(shifted, mine, -100)],
+            "position_ids": [[place for _, place in mine]],
+            "cu_seq_lens": ends,
+            "grids": [[1, 4, 4]],
+            "epoch": 3,
+            "labels_shifted": True,
+            "loss_scale": [loops.counted(shifted, part) for part in rows],
+            "num_items_in_batch": sum(LENGTHS) - len(LENGTHS),
+            "batch_plan": plan.digest,
+        }
+        names = ["broadcast"] * 3 if topology.tp_size > 1 else []
+        assert [name for name, _ in calls] == [*names, "all_gather"]
+        assert calls[-1] == ("all_gather", 48)
+
+
+@pytest.mark.rule("BATCH-39", "BATCH-38", "BATCH-34")
+@pytest.mark.parametrize(
+    ("kind", "bad", "code"),
+    [
+        ("none", 0, "HP-BATCH-010"),
+        ("none", 2, "HP-BATCH-010"),
+        ("second", 3, "HP-BATCH-010"),
+        ("object", 2, "HP-BATCH-011"),
+        ("boundaries", 0, "HP-BATCH-002"),
+        ("fields", 2, "HP-BATCH-003"),
+        ("shard", 2, "HP-BATCH-008"),
+        ("capacity", 1, "HP-BATCH-013"),
+        ("lengths", 2, "HP-BATCH-007"),
+        ("tokens", 2, "HP-BATCH-007"),
+        ("layout", 3, "HP-BATCH-007"),
+        ("lonely", 1, "HP-BATCH-007"),
+        ("crash", 2, "HP-AGREE-002"),
+    ],
+)
+def test_what_one_rank_finds_all_raise_and_the_groups_work_on(ranks, kind, bad, code):
+    answers = ranks(4).run(on_ranks.prepared_with_failure, PAIRS, kind, bad, whole_batch())
+    assert [answer["code"] for answer in answers] == [code] * 4
+    assert all(answer["facts"] == answers[0]["facts"] for answer in answers)
+    assert all(answer["spent"] < 5 for answer in answers)
+    for rank, answer in enumerate(answers):
+        assert answer["calls"][-2] == ("all_gather", 48)
+        shard = list(range(100, 108)) if rank < 2 else [*range(108, 113), 0, 0, 0]
+        assert answer["after"] == ([shard], 22)
+    facts = answers[0]["facts"]
+    if code == "HP-BATCH-007":
+        field = {"lengths": "plan", "tokens": "input_ids", "layout": "layout", "lonely": "runtime_inputs"}[kind]
+        assert field in facts["fields"]
+        assert len(set(facts["digests"])) == 2
+        assert (facts["digests"][0] == facts["digests"][bad]) is (bad == 0)
+    elif kind in ("second", "capacity"):
+        assert facts["failing_ranks"] == (bad,)
+    else:  # the source's TP ranks learn it in the broadcast
+        first = bad // 2 * 2
+        assert facts["failing_ranks"] == (first, first + 1)
+
+
+@pytest.mark.rule("BATCH-39")
+def test_the_lowest_failing_rank_speaks_for_all(ranks):
+    batch = whole_batch() | {"cu_seq_lens": torch.tensor([0, 2])}  # wrong on all, and rank 2 has none
+    answers = ranks(4).run(on_ranks.prepared_with_failure_of_all, PAIRS, 2, batch)
+    assert answers == [("HP-BATCH-002", (0, 1, 2, 3))] * 4
+
+
+@pytest.mark.rule("BATCH-41")
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("adapter declared", "HP-DATA-001"),
+        ("adapter made", "HP-DATA-001"),
+        ("adapter crash", "HP-AGREE-002"),
+        ("adapter", ""),
+    ],
+)
+def test_an_adapter_that_fails_on_one_rank_fails_on_all(ranks, kind, code):
+    for answer in ranks(4).run(on_ranks.prepared_with_failure, PAIRS, kind, 1, whole_batch()):
+        assert answer["code"] == code
+        assert answer["spent"] < 5
+        assert answer["after"][1] == 22
+
+
+def test_codes_of_ranks_are_raised_here_too(ranks):
+    pool, batch = ranks(4), whole_batch()
+    with refused("HP-BATCH-010"):
+        pool.run(on_ranks.raise_prepared, PAIRS, "second", 1, batch)
+    with refused("HP-BATCH-011"):
+        pool.run(on_ranks.raise_prepared, PAIRS, "object", 2, batch)
+    with refused("HP-BATCH-007") as caught:
+        pool.run(on_ranks.raise_prepared, PAIRS, "lengths", 2, batch)
+    assert len(caught.error.facts["digests"]) == 4
+
+
+@pytest.mark.rule("BATCH-22")
+@given(st.lists(st.integers(1, 9), max_size=4), st.sampled_from(("contiguous", "zigzag")), st.integers(-2, 1))
+@example([3, 5], "zigzag", 0)
+@example([], "contiguous", 1)
+def test_gathered_rows_are_the_batch_and_gradients_are_sums_over_ranks(ranks, lengths, layout, dim):
+    for topology, parts in ((FOUR, False), (PAIRS, False), (SHARED, True), (SHARED, False)):
+        for same, gradient, expected in ranks(4).run(on_ranks.gathered_tokens, topology, lengths, layout, dim, parts):
+            assert same
+            np.testing.assert_allclose(gradient, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.rule("BATCH-28")
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
+@pytest.mark.parametrize(("lengths", "ignored"), [([35, 16], 24), ([5], 0), ([3, 1, 1], 0), ([9, 4], 13)])
+def test_losses_of_ranks_add_up_to_that_of_one_process(ranks, layout, lengths, ignored):
+    for topology in (FOUR, BatchTopology(2, dp_size=2)):
+        for answer in ranks(4).run(on_ranks.losses, topology, lengths, layout, ignored):
+            assert answer["loss_off"] < 1e-12
+            assert answer["gradient_off"] < 1e-11
+            if lengths == [35, 16]:
+                assert answer["control_off"] > 1e-2
+            if sum(lengths) == ignored:
+                assert answer["loss"] == 0
