@@ -48,7 +48,7 @@ class Group:
     layout: str | None = None
     """contiguous or zigzag; both side by side if not given."""
     alignment: Count | None = None
-    """Make the padded length a multiple of this."""
+    """Make the padded length a multiple of this; by default of what either layout needs, 2 x CP ranks or more."""
     capacity: Count | None = None
     """The most padded tokens."""
 

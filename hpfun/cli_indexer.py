@@ -150,7 +150,7 @@ def explain(
     Parameters
     ----------
     source
-        A plan that hpfun plan or hpfun recompute wrote, a saved bank plan or route, or what hpfun plan takes.
+        A plan that hpfun plan, batch or recompute wrote, a saved bank plan or route, or what hpfun plan takes.
     rank
         Explain the route of this rank.
     module

@@ -206,10 +206,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_picture(path: Path | None) -> None:
-    """HP-INPUT-002 for a picture of a kind that cannot be drawn."""
+    """HP-INPUT-002 for a picture of a kind that cannot be drawn, HP-INPUT-001 for one in a folder that is none."""
     if path is not None and path.suffix.lower() not in PICTURES:
         message = f"cannot draw a {path.suffix or 'file without suffix'}"
         raise refusal("HP-INPUT-002", "--picture", message, f"use {', '.join(PICTURES)}", suffix=path.suffix)
+    if path is not None and not path.parent.is_dir():
+        message, advice = f"{path.name}: no such folder", "pass a file in a folder that exists"
+        raise refusal("HP-INPUT-001", "--picture", message, advice, reason="no such folder")
 
 
 def numbered(path: Path, size: int, count: int) -> Path:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hpfun.batch.plan import BatchPlan
 from hpfun.documents import PackedDocuments
 from hpfun.errors import PlanError, refusal
 from hpfun.serial import from_json
@@ -69,6 +70,8 @@ def read_documents(raw: bytes, where: str = "input", form: str | None = None) ->
 def documents_of(value: object, where: str = "input") -> PackedDocuments:
     """The documents of what ``read_value`` gives; HP-INPUT-002 for a saved value without documents."""
     documents = value if isinstance(value, PackedDocuments) else getattr(value, "documents", None)
+    if isinstance(value, BatchPlan) and len(value.lengths):
+        documents = PackedDocuments(value.lengths)
     if isinstance(documents, PackedDocuments):
         return documents
     kind = type(value).__name__

@@ -13,6 +13,7 @@ import attrs
 
 from hpfun._fields import content_digest, kind_field, plan_value
 from hpfun.errors import PlanError, Violation, refusal
+from hpfun.wording import listed
 
 
 @plan_value
@@ -74,7 +75,8 @@ def merge_outcomes(outcomes: Sequence[Outcome]) -> Outcome:
     if not failing:
         return Outcome()
     first = outcomes[failing[0]]
-    return attrs.evolve(first, facts={**first.facts, "failing_ranks": failing})
+    found = f"{first.message} (on rank{'s' if len(failing) > 1 else ''} {listed(failing)} of the group)"
+    return attrs.evolve(first, message=found, facts={**first.facts, "failing_ranks": failing})
 
 
 def _failures(others: Any) -> "tuple[Outcome, ...]":

@@ -106,38 +106,38 @@ def packs(source: Source, steps: int, total: int) -> Iterator[tuple[np.ndarray, 
 
 def train_on_rank(source: Source, balance: str, steps: int = STEPS) -> list[float]:
     """Losses of the steps, summed over the ranks; called on every rank."""
-    from hpfun_torch.integrations.transformers import (
-        ContextParallelOptions,
-        enable_context_parallel,
-        prepare_batch,
-        sum_gradients,
-    )
+    from hpfun_torch.integrations.transformers import ContextParallelOptions, enable_context_parallel
 
-    model = small_model()
     options = ContextParallelOptions(balance=balance, overlapped=True, indexer_priority=True, recompute=True)
-    enable_context_parallel(model, None, options)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    losses = []
+    return list(losses_of_ranks(enable_context_parallel(small_model(), None, options), source, steps, RATE))
+
+
+def train_alone(source: Source, steps: int = STEPS) -> Iterator[float]:
+    """The same losses from one process, transformers' own model and each document alone."""
+    return losses_alone(small_model(), source, steps, RATE)
+
+
+def losses_of_ranks(model: Any, source: Source, steps: int, rate: float) -> Iterator[float]:
+    """Loss of each step of plain gradient descent on all ranks' parts, summed; called on every rank."""
+    from hpfun_torch.integrations.transformers import prepare_batch, sum_gradients
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     for ids, documents in packs(source, steps, TOKENS):
-        batch = prepare_batch(model, torch.from_numpy(ids), documents)
-        loss = model(**batch).loss
+        loss = model(**prepare_batch(model, torch.from_numpy(ids), documents)).loss
         loss.backward()
         sum_gradients(model)
         optimizer.step()
         optimizer.zero_grad()
         total = loss.detach().clone()
         dist.all_reduce(total)
-        losses.append(float(total))
-    return losses
+        yield float(total)
 
 
-def train_alone(source: Source, steps: int = STEPS) -> Iterator[float]:
-    """The same losses from one process, transformers' own model and each document alone."""
-    model = small_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+def losses_alone(model: Any, source: Source, steps: int, rate: float) -> Iterator[float]:
+    """Loss of each step in one process, each document of a pack alone."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     for ids, documents in packs(source, steps, TOKENS):
-        count = documents.total - documents.num_documents
-        total = 0.0
+        count, total = documents.total - documents.num_documents, 0.0
         for document in torch.from_numpy(ids).split(documents.lengths.tolist()):
             if len(document) > 1:
                 logits = model(input_ids=document[None], use_cache=False).logits[0, :-1]

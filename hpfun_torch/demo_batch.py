@@ -10,14 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from hpfun import PackedDocuments
 from hpfun.batch import BatchTopology, batch_figures, plan_batch
 from hpfun.batch.layouts import LAYOUTS
 from hpfun.errors import refusal
 from hpfun_torch.batch import OmniParallelBatch, batch_groups, gather_tokens
-from hpfun_torch.demo_attention import STEPS, TOKENS, VOCABULARY, Source, check_losses, packs, source_tokens
+from hpfun_torch.demo_attention import (
+    STEPS,
+    TOKENS,
+    VOCABULARY,
+    Source,
+    check_losses,
+    losses_alone,
+    losses_of_ranks,
+    source_tokens,
+)
 from hpfun_torch.ranks import RankPool
 
 SIZE, RATE = 4, 0.3
@@ -70,48 +77,15 @@ def small_llama(seed: int = 0) -> Any:
 
 def train_on_rank(source: Source, layout: str, steps: int = STEPS) -> list[float]:
     """Losses of the steps, summed over the ranks; called on every rank."""
-    from hpfun_torch.integrations.transformers import (
-        ContextParallelOptions,
-        enable_context_parallel,
-        prepare_batch,
-        sum_gradients,
-    )
+    from hpfun_torch.integrations.transformers import ContextParallelOptions, enable_context_parallel
 
-    model = small_llama()
-    enable_context_parallel(model, None, ContextParallelOptions(layout=layout))
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    losses = []
-    for ids, documents in packs(source, steps, TOKENS):
-        loss = model(**prepare_batch(model, torch.from_numpy(ids), documents)).loss
-        loss.backward()
-        sum_gradients(model)
-        optimizer.step()
-        optimizer.zero_grad()
-        total = loss.detach().clone()
-        dist.all_reduce(total)
-        losses.append(float(total))
-    return losses
+    model = enable_context_parallel(small_llama(), None, ContextParallelOptions(layout=layout))
+    return list(losses_of_ranks(model, source, steps, RATE))
 
 
 def train_alone(source: Source, steps: int = STEPS) -> Iterator[float]:
     """The same losses from one process, transformers' own model and each document alone."""
-    model = small_llama()
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    for ids, documents in packs(source, steps, TOKENS):
-        yield _step_alone(model, torch.from_numpy(ids), documents)
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def _step_alone(model: Any, ids: torch.Tensor, documents: PackedDocuments) -> float:
-    count, total = documents.total - documents.num_documents, 0.0
-    for document in ids.split(documents.lengths.tolist()):
-        if len(document) > 1:
-            logits = model(input_ids=document[None], use_cache=False).logits[0, :-1]
-            loss = torch.nn.functional.cross_entropy(logits, document[1:], reduction="sum") / count
-            loss.backward()
-            total += loss.item()
-    return total
+    return losses_alone(small_llama(), source, steps, RATE)
 
 
 def run_batch(folder: Path) -> None:

@@ -446,6 +446,10 @@ def test_what_is_no_topology_and_no_capacity_is_refused():
 @pytest.mark.rule("ERROR-6")
 def test_all_that_is_wrong_with_a_plan_is_told_at_once():
     with refused("HP-BATCH-001") as caught:
+        plan_batch((3, -1), BatchTopology(4), layout="ring", alignment=3)
+    told = [("HP-BATCH-001", "alignment"), ("HP-BATCH-002", "lengths"), ("HP-BATCH-004", "layout")]
+    assert [(violation.code, violation.where) for violation in caught.error.violations] == told
+    with refused("HP-BATCH-001") as caught:
         plan_batch((3, -1), 2, layout="ring", alignment=0, capacity=0)
     assert [(violation.code, violation.where) for violation in caught.error.violations] == [
         ("HP-BATCH-001", "topology"),

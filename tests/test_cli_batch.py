@@ -72,6 +72,8 @@ def test_a_saved_plan_is_explained_as_it_was_made(capsys, lengths, tmp_path):
     assert run(capsys, "explain", str(saved))[0] == explain(plan) + "\n"
     assert run(capsys, "explain", str(saved), "--rank", "1")[0] == explain(batch_view(plan, 1)) + "\n"
     assert json.loads(run(capsys, "explain", str(saved), "--json")[0])["plans"] == [batch_figures(plan)]
+    again = json.loads(run(capsys, "batch", str(saved), "--ranks", "2", "--layout", "zigzag", "--json")[0])
+    assert again["plans"] == [batch_figures(plan)]
 
 
 def test_a_picture_is_drawn_for_each_group(capsys, lengths, tmp_path):
@@ -94,6 +96,7 @@ def test_a_picture_is_drawn_for_each_group(capsys, lengths, tmp_path):
         (["--out", "plan.json"], "HP-INPUT-002"),
         (["--out", "no/folder/plan.json", "--layout", "zigzag"], "HP-INPUT-001"),
         (["--picture", "layouts.gif"], "HP-INPUT-002"),
+        (["--picture", "no/folder/layouts.png"], "HP-INPUT-001"),
     ],
     ids=str,
 )

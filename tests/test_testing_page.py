@@ -10,7 +10,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.MULTIL
 
 
 def test_the_blocks_of_the_page_run_one_after_the_other():
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6
     names = {"__name__": "page"}
     for at, block in enumerate(BLOCKS):
         exec(compile(block, f"{PAGE.name}, block {at + 1}", "exec"), names)

@@ -423,3 +423,16 @@ def test_ids_are_integers_and_so_is_their_padding(ids):
     with refused("HP-HF-003") as caught:
         prepare_batch(enabled(), IDS.int(), ENDS, pad_token_id=2**40)
     assert caught.error.where == "pad_token_id"
+
+
+@pytest.mark.rule("HF-8")
+@pytest.mark.parametrize("family", ["llama", "v4"])
+def test_documents_without_tokens_are_left_out(family):
+    made = cp_models.tiny("v4") if family == "v4" else tiny(family)
+    model = enable_context_parallel(made)
+    batch, plain = (prepare_batch(model, IDS, ends) for ends in ((0, 0, 5, 5, 12, 12, 12), ENDS))
+    for name in ("input_ids", "position_ids", "labels"):
+        assert torch.equal(batch[name], plain[name])
+    assert batch["context_parallel"].plan == plain["context_parallel"].plan
+    with refused("HP-ROUTE-004"):
+        prepare_batch(model, IDS, (0, 5, 3, 12))

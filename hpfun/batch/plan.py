@@ -62,7 +62,9 @@ class BatchPlan:
     digest = content_digest
 
     def __attrs_post_init__(self):
-        refuse_all((*_alignment_violations(self), *_dropped_violations(self)))
+        refuse_all(
+            (*_alignment_violations(self.alignment, self.topology, len(self.lengths)), *_dropped_violations(self))
+        )
 
     @property
     def num_tokens(self) -> int:
@@ -172,13 +174,15 @@ def plan_batch(
     least = required_global_alignment(group) if group else 1
     multiple = least if alignment is None else collect(found, at_least_one, alignment, "alignment")
     most = None if capacity is None else collect(found, at_least_one, capacity, "capacity")
+    if group is not None and multiple is not None:
+        found += _alignment_violations(multiple, group, 0 if every is None else len(every))
     if group is None or every is None or multiple is None or found:
         raise in_order(found)
     plan = BatchPlan(group, layout, multiple, readonly(every[every > 0]), readonly(np.flatnonzero(every == 0)))
     if most is not None and plan.padded_length > most:
         raw, padded = plan.num_tokens, plan.padded_length
-        message = f"{raw} tokens become {padded} with padding, the capacity is {most}"
-        advice = "leave documents out, or allow more: a pack is full when its padded length is"
+        message = f"{raw} tokens are {padded} with padding, the capacity is {most}"
+        advice = f"allow {padded}, or leave documents out"
         raise refusal("HP-BATCH-013", "capacity", message, advice, padded=padded, raw=raw, capacity=most)
     return plan
 
@@ -203,17 +207,17 @@ def _topology(value: object) -> BatchTopology:
     raise refusal("HP-BATCH-001", "topology", f"needs a BatchTopology, got {facts['value']}", "pass one", **facts)
 
 
-def _alignment_violations(plan: BatchPlan) -> Iterator[Violation]:
-    needed = required_global_alignment(plan.topology)
-    largest = (2**62) // (len(plan.lengths) + 1)
-    if plan.alignment % needed == 0 and plan.alignment <= largest:
+def _alignment_violations(alignment: int, topology: BatchTopology, documents: int) -> Iterator[Violation]:
+    needed = required_global_alignment(topology)
+    largest = (2**62) // (documents + 1)
+    if alignment % needed == 0 and alignment <= largest:
         return
-    facts = {"name": "alignment", "value": plan.alignment, "required": needed}
-    if plan.alignment > largest:
-        message = f"{plan.alignment} positions for each of {len(plan.lengths)} documents are beyond int64"
+    facts = {"name": "alignment", "value": alignment, "required": needed}
+    if alignment > largest:
+        message = f"{alignment} positions for each of {documents} documents are beyond int64"
         advice = "use fewer ranks" if needed > largest else f"use a smaller multiple of {needed}"
     else:
-        message, advice = f"got {plan.alignment}, the topology needs {needed}", f"use a multiple of {needed}"
+        message, advice = f"got {alignment}, the topology needs {needed}", f"use a multiple of {needed}"
     yield Violation("HP-BATCH-001", "alignment", message, facts, advice)
 
 

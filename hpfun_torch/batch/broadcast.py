@@ -94,7 +94,7 @@ class TPBatchBroadcaster:
 def supplied(batch: Batch | None, device: torch.device) -> dict[str, Any]:
     """The batch of the rank that reads it, its tensors on ``device``; HP-BATCH-010, 011 or 008 for what is none."""
     if batch is None:
-        raise _unexpected(0, "has no batch", "pass the batch on the first rank of the tensor-parallel group")
+        raise _unexpected(0, "has no batch", "pass the batch on the first rank of each tensor-parallel group")
     if not isinstance(batch, Mapping):
         kind = type(batch).__name__
         raise refusal(
@@ -106,4 +106,4 @@ def supplied(batch: Batch | None, device: torch.device) -> dict[str, Any]:
 
 
 def _unexpected(tp_rank: int, message: str, advice: str) -> Exception:
-    return refusal("HP-BATCH-010", "batch", f"rank {tp_rank} {message}", advice, tp_rank=tp_rank)
+    return refusal("HP-BATCH-010", "batch", f"TP rank {tp_rank} {message}", advice, tp_rank=tp_rank)

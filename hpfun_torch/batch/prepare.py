@@ -62,7 +62,7 @@ class _Prepared:
     whole: dict[str, Any]
     shard: dict[str, Any]
     made: tuple[str, ...] | None
-    tokens: str
+    digests: Mapping[str, str]
 
     @property
     def told(self) -> dict[str, str]:
@@ -73,7 +73,7 @@ class _Prepared:
             "layout": plan.layout,
             "alignment": str(plan.alignment),
             "lengths": str(in_brief(plan.lengths)),
-            "input_ids": self.tokens,
+            **self.digests,
             "runtime_inputs": str(self.made),
         }
 
@@ -122,12 +122,15 @@ class OmniParallelBatch:
 
         ``batch`` is whole, ``input_ids [1, tokens]`` with ``cu_seq_lens`` or ``position_ids``, and the same on TP rank
         0 of every CP rank. The result is what ``CPBatchSharder`` makes of it, with ``labels`` shifted inside documents
-        before the cut, what ``shift_batch_labels`` adds, and the inputs of the adapter. Costs what the broadcast costs,
+        before the cut, what ``shift_batch_labels`` adds, and the inputs of the adapter. Masks and weights of the loss
+        are cut as they are: a token counts by its label alone, -100 for none. Without ``labels`` there is no
+        ``loss_scale``, without ``cu_seq_lens`` there are none in the result. Every TP rank has all rows of its CP
+        shard; ``localize`` gives its part under sequence parallelism. Costs what the broadcast costs,
         one all-gather of 48 bytes a rank, and one more with an adapter.
 
         What one rank finds, all raise within the time of a collective, and the groups work on: HP-BATCH-010 and 011
         (who has a batch, and of what), HP-BATCH-002, 003 and 013 (boundaries, fields, capacity), HP-BATCH-008 (a batch
-        that was cut), HP-BATCH-007 (plans or tokens that differ), HP-DATA-001 (names of runtime inputs).
+        that was cut), HP-BATCH-007 (plans or per-token fields that differ), HP-DATA-001 (names of runtime inputs).
         """
         found = self._settled(lambda: self._prepared(batch), lambda found: found.told, PLAN)
         if self._adapter is None:
@@ -145,8 +148,8 @@ class OmniParallelBatch:
         shard = attrs.evolve(self._sharder, plan_or_rule=plan).shard(shifted)
         made = None if self._adapter is None else tuple(self._adapter.runtime_input_fields())
         _check_names(made or (), made or (), shard)
-        tokens = hashlib.sha256(as_bytes(whole["input_ids"]).cpu().numpy().tobytes()).hexdigest()
-        return _Prepared(plan, whole, shard, made, tokens)
+        there = {spec.name: whole[spec.name] for spec in fields if whole.get(spec.name) is not None}
+        return _Prepared(plan, whole, shard, made, {name: _checksum(tensor) for name, tensor in there.items()})
 
     def _with_inputs(self, found: _Prepared, context: RuntimeContext) -> dict[str, Any]:
         adapter = cast(RuntimeInputAdapter, self._adapter)
@@ -166,6 +169,10 @@ class OmniParallelBatch:
         mark = digest(described) if outcome.ok else ""
         compare(outcome, mark, described, self._groups.parent, "HP-BATCH-007", where)
         return cast(T, found)
+
+
+def _checksum(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(as_bytes(tensor).cpu().numpy().tobytes()).hexdigest()
 
 
 def _check_names(made: tuple[str, ...], declared: tuple[str, ...], batch: Batch) -> None:

@@ -135,6 +135,7 @@ def failing_batch(kind: str, batch: dict[str, Any]) -> Any:
         "fields": batch | {"labels": torch.zeros(1, total - 1)},
         "lengths": batch | {"cu_seq_lens": torch.tensor([0, total])},
         "tokens": batch | {"input_ids": batch["input_ids"] + 1},
+        "labels": batch | {"labels": torch.full_like(batch["input_ids"], -100)},
         "crash": Broken(batch),
     }
     return changes.get(kind, batch)

@@ -178,6 +178,7 @@ def test_every_rank_gets_its_rows_with_shifted_labels_for_four_collectives(ranks
         ("capacity", 1, "HP-BATCH-013"),
         ("lengths", 2, "HP-BATCH-007"),
         ("tokens", 2, "HP-BATCH-007"),
+        ("labels", 2, "HP-BATCH-007"),
         ("layout", 3, "HP-BATCH-007"),
         ("lonely", 1, "HP-BATCH-007"),
         ("crash", 2, "HP-AGREE-002"),
@@ -194,7 +195,13 @@ def test_what_one_rank_finds_all_raise_and_the_groups_work_on(ranks, kind, bad, 
         assert answer["after"] == ([shard], 22)
     facts = answers[0]["facts"]
     if code == "HP-BATCH-007":
-        field = {"lengths": "plan", "tokens": "input_ids", "layout": "layout", "lonely": "runtime_inputs"}[kind]
+        field = {
+            "lengths": "plan",
+            "tokens": "input_ids",
+            "labels": "labels",
+            "layout": "layout",
+            "lonely": "runtime_inputs",
+        }[kind]
         assert field in facts["fields"]
         assert len(set(facts["digests"])) == 2
         assert (facts["digests"][0] == facts["digests"][bad]) is (bad == 0)

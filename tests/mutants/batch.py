@@ -16,10 +16,10 @@ TOPOLOGY = "hpfun/topology.py"
 
 MUTANTS = [
     Mutant("BATCH-1", TOPOLOGY, "least=1", "least=0"),
-    Mutant("BATCH-1", PLAN, "if plan.alignment % needed == 0 and plan.alignment <= largest:", "if True:"),
+    Mutant("BATCH-1", PLAN, "if alignment % needed == 0 and alignment <= largest:", "if True:"),
     Mutant("BATCH-2", PLAN, "math.lcm(2 * group.cp_size,", "math.lcm(group.cp_size,"),
     Mutant("BATCH-2", PLAN, 'sequence_alignment(*sizes, "contiguous"))', "topology.row_parts)"),
-    Mutant("BATCH-2", TOPOLOGY, "return self.tp_size if self.sequence_parallel else 1", "return self.tp_size"),
+    Mutant("BATCH-4", TOPOLOGY, "return self.tp_size if self.sequence_parallel else 1", "return self.tp_size"),
     Mutant("BATCH-3", PLAN, "-used % self.alignment if used else self.alignment", "-used % self.alignment"),
     Mutant("BATCH-3", PLAN, "missing = -used % self.alignment", "missing = self.alignment - used % self.alignment"),
     Mutant(
@@ -86,7 +86,7 @@ MUTANTS = [
     Mutant("BATCH-28", LOSS, "LossScale(counts, total, max(total, 1),", "LossScale(counts, total, total,"),
     Mutant("BATCH-29", LOSS, 'size if reduction == "mean" else 1', '1 if reduction == "mean" else size'),
     Mutant("BATCH-30", LOSS, "len(counts) != size or (counts < 0).any()", "(counts < 0).any()"),
-    Mutant("BATCH-30", LOSS, "len(counts) != size or (counts < 0).any()", "len(counts) != size"),
+    Mutant("BATCH-30", LOSS, " and min(counts, default=0) >= 0", ""),
     Mutant("BATCH-31", DECODER, "least=0, most=group - 1", "least=0, most=group"),
     Mutant("BATCH-31", DECODER, "    if local % tp_size:", "    if False:"),
     Mutant("BATCH-31", DECODER, "np.clip(ends - stop, 0,", "np.clip(ends - stop - 1, 0,"),

@@ -69,7 +69,7 @@ MUTANTS = [
     Mutant("BATCH-37", PAYLOAD, "return (value,) if type(value) is tuple else value", "return value"),
     Mutant("BATCH-38", BROADCAST, "        if status:\n", "        if False:\n"),
     Mutant("BATCH-38", BROADCAST, "found, outcome = attempt(prepared)", "found, outcome = prepared(), attempt(int)[1]"),
-    Mutant("BATCH-39", PREPARE, '"input_ids": self.tokens', '"input_ids": ""'),
+    Mutant("BATCH-39", PREPARE, "**self.digests,", ""),
     Mutant("BATCH-39", PREPARE, "self._groups.parent, ", "self._groups.cp, "),
     Mutant(
         "BATCH-39",

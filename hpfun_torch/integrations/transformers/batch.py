@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from hpfun import PackedDocuments, attempt
-from hpfun._fields import integer
+from hpfun._fields import integer, integers, readonly
 from hpfun.batch import IGNORED
 from hpfun.errors import refusal
 from hpfun.serial import digest
@@ -34,11 +34,11 @@ def prepare_batch(
     """Keyword arguments for ``model`` on this rank; every rank calls it once per batch with the same whole pack.
 
     ``input_ids [tokens]`` or ``[1, tokens]`` and ``labels`` of that shape (the ids by default, -100 counts nowhere);
-    ``cu_seq_lens`` are cumulative document ends with a leading 0. A pack that the ranks do not divide is filled up with
-    ``pad_token_id`` without labels: one more document, and in zigzag more at the end of each. The loss that the model
-    gives is this rank's part: their sum over the ranks is the mean over all labels. Tensors stay on their device.
-    Raises HP-HF-003 (shapes), HP-HF-004 (a model without context parallelism) and what ``attention_plan`` or
-    ``plan_batch`` raises, on every rank where it is on; HP-AGREE-001 where packs differ.
+    ``cu_seq_lens`` are cumulative document ends with a leading 0, of which repeated ones count once. A pack that the
+    ranks do not divide is filled up with ``pad_token_id`` without labels: one more document, and in zigzag more at the
+    end of each. The loss that the model gives is this rank's part: their sum over the ranks is the mean over all
+    labels. Tensors stay on their device. Raises HP-HF-003 (shapes), HP-HF-004 (a model without context parallelism)
+    and what ``attention_plan`` or ``plan_batch`` raises, on every rank where it is on; HP-AGREE-001 where packs differ.
     """
     state = enabled(model)
     size = group_size(state.group)
@@ -92,7 +92,7 @@ def _planned(
 ) -> _Pack:
     ids = _flat(input_ids, "input_ids")
     goals = (ids if labels is None else _flat(labels, "labels")).long()  # what cross entropy takes
-    documents = read_boundaries(cu_seq_lens, "cu_seq_lens")
+    documents = _documents(cu_seq_lens)
     integer(pad, "pad_token_id", "HP-HF-003", least=0, most=torch.iinfo(ids.dtype).max)
     lengths = {"input_ids": len(ids), "labels": len(goals), "cu_seq_lens": documents.total}
     if len(set(lengths.values())) > 1:
@@ -103,6 +103,15 @@ def _planned(
     positions = None if make is None else make(model, ids, documents)
     plan = state.family.kind.plan(state, documents, size)
     return _Pack(plan, documents, ids, goals, positions, digest([_checksum(part) for part in (ids, goals)]))
+
+
+def _documents(cu_seq_lens: object) -> PackedDocuments:
+    """Those of cumulative ends; documents without tokens, whose end repeats, are left out."""
+    if isinstance(cu_seq_lens, PackedDocuments):
+        return cu_seq_lens
+    ends = integers(cu_seq_lens, "cu_seq_lens", "HP-ROUTE-003")
+    first = np.diff(ends, prepend=-1) != 0
+    return read_boundaries(readonly(ends[first]), "cu_seq_lens")
 
 
 def _cut(rows: torch.Tensor, sources: np.ndarray, fill: Any) -> torch.Tensor:

@@ -86,7 +86,10 @@ def enable_context_parallel(
 
 
 def disable(model: Any) -> Any:
-    """The model as it was before ``enable_context_parallel``; HP-HF-004 where it is not on, or wrapped since."""
+    """The model as it was before ``enable_context_parallel``; HP-HF-004 where it is not on, or wrapped since.
+
+    Batches that were prepared for it are of no use then: the plain model would attend to a rank's rows alone.
+    """
     state = enabled(model)
     changed = state.family.kind.changed(model, state)
     if changed:
