@@ -232,7 +232,7 @@ def test_packs_that_do_not_fit_are_refused():
         (IDS.float(), ENDS, "HP-HF-003"),
         (IDS.view(2, 6), ENDS, "HP-HF-003"),
         ([1, 2], ENDS, "HP-HF-003"),
-        (IDS, (0, 5, 5, 12), "HP-ROUTE-004"),
+        (IDS, (0, 5, 3, 12), "HP-ROUTE-004"),
         (IDS, (1, 12), "HP-ROUTE-003"),
     ):
         with refused(code):
