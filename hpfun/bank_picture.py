@@ -11,7 +11,7 @@ import numpy as np
 
 from hpfun._fields import integers
 from hpfun.errors import refusal
-from hpfun.report import MARKED_RANKS, in_units
+from hpfun.report import MARKED_RANKS, in_units, save_figure
 from hpfun.sequence.bank import SequenceBankPlan
 from hpfun.sequence.report import SequenceReport, sequence_report
 
@@ -37,9 +37,7 @@ def draw_banks(
     dpi: int = 160,
 ) -> None:
     """Write ``banks_figure`` to a file or path, whose suffix says the format; equal plans give equal PNG files."""
-    kind = Path(path).suffix.lower() if isinstance(path, (str, Path)) else ".png"
-    metadata = {"Software": None} if kind == ".png" else None  # as in ``draw_plans``
-    banks_figure(plans, starts, bytes_per_row).savefig(path, dpi=dpi, metadata=metadata)
+    save_figure(banks_figure(plans, starts, bytes_per_row), path, dpi)
 
 
 def banks_figure(

@@ -14,7 +14,7 @@ from hpfun.batch.plan import BatchPlan
 from hpfun.batch.report import relative_work
 from hpfun.batch.restore import shard_rows
 from hpfun.errors import refusal
-from hpfun.report import MARKED_RANKS, in_units, rank_colours
+from hpfun.report import MARKED_RANKS, figures_table, in_units, rank_colours, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,20 +31,7 @@ _POINT: dict[str, Any] = {"linestyle": "", "marker": ",", "color": _INK}
 
 def layouts_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> "Table":
     """The rows of ``batch_figures`` as a rich table of at most 80 columns, a line below each number of ranks."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 0, 0, 1),
-        show_edge=False,
-    )
-    table.add_column("CP\nranks", justify="right", no_wrap=True)
-    table.add_column("layout", no_wrap=True)
-    for heading in (
+    headings = (
         "padding",
         "rows\neach",
         "real\nleast",
@@ -52,8 +39,8 @@ def layouts_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> "Table"
         "labels\nleast",
         "labels\nmost",
         "keys\nmoved",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
+    )
+    table = figures_table(title, {"CP\nranks": "right", "layout": "left", **dict.fromkeys(headings, "right")})
     for at, row in enumerate(rows):
         ranks = [other["ranks"] for other in rows]
         first, last = at == 0 or ranks[at - 1] != ranks[at], at + 1 == len(rows) or ranks[at + 1] != ranks[at]
@@ -76,9 +63,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def draw_batches(plans: Mapping[str, BatchPlan], path: str | Path | BinaryIO, dpi: int = 160) -> None:
     """Write ``batches_figure`` to a file or path, whose suffix says the format; equal plans give equal PNG files."""
-    kind = Path(path).suffix.lower() if isinstance(path, (str, Path)) else ".png"
-    metadata = {"Software": None} if kind == ".png" else None  # as in ``draw_plans``
-    batches_figure(plans).savefig(path, dpi=dpi, metadata=metadata)
+    save_figure(batches_figure(plans), path, dpi)
 
 
 def batches_figure(plans: Mapping[str, BatchPlan]) -> "Figure":

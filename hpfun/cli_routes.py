@@ -10,8 +10,6 @@ from typing import Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
-from rich import box
-from rich.table import Table
 
 from hpfun._fields import integer
 from hpfun.bank_picture import draw_banks
@@ -39,7 +37,7 @@ from hpfun.documents import PackedDocuments
 from hpfun.errors import refusal
 from hpfun.explain import explain
 from hpfun.recompute import BudgetResult, Estimate, RecomputePlan
-from hpfun.report import in_units
+from hpfun.report import figures_table, in_units
 from hpfun.sequence.bank import SequenceBankPlan, SequenceDispatchRoute, bank_route
 from hpfun.sequence.packed import PackedSequence
 from hpfun.sequence.prefix import document_prefix_plan
@@ -235,17 +233,7 @@ def _print_table(documents: PackedDocuments, banks: Banks, rows: Sequence[Mappin
     console.print(
         f"{documents.total:,} tokens in {documents.num_documents:,} documents; longest {int(documents.lengths.max()):,}"
     )
-    table = Table(
-        title=f"Window {banks.window:,}, ratio {banks.ratio:,}{overlap}",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 0, 0, 1),
-        show_edge=False,
-    )
-    table.add_column("ranks", justify="right", no_wrap=True)
-    table.add_column("route", no_wrap=True)
-    for heading in (
+    headings = (
         "rows\nmoved",
         "bytes\nmoved",
         "gather\nbytes",
@@ -254,8 +242,9 @@ def _print_table(documents: PackedDocuments, banks: Banks, rows: Sequence[Mappin
         "of\nring",
         "largest\nbank",
         "peers\nmax",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
+    )
+    title = f"Window {banks.window:,}, ratio {banks.ratio:,}{overlap}"
+    table = figures_table(title, {"ranks": "right", "route": "left", **dict.fromkeys(headings, "right")})
     for at, row in enumerate(rows):
         table.add_row(f"{row['ranks']:,}" if at % 3 == 0 else "", row["route"], *_cells(row), end_section=at % 3 == 2)
     console.print()

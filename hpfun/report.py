@@ -19,6 +19,7 @@ from hpfun.indexer.work import row_work
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from rich.console import JustifyMethod
     from rich.table import Table
 
 MARKED_RANKS = 64
@@ -75,6 +76,25 @@ def comparison_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> "Tab
 
     A row of ``name`` and ``skipped`` alone (the reason, in words) stands for a plan that was not made.
     """
+    headings = (
+        "busiest\n/ mean",
+        "over\nbest",
+        "rows\nmoved",
+        "over\nfewest",
+        "bytes\nmoved",
+        "tasks\nmax",
+        "tasks\nmean",
+        "peers\nmax",
+        "plan\nms",
+    )
+    table = figures_table(title, {"mode": "left", **dict.fromkeys(headings, "right")})
+    for row in rows:
+        table.add_row(row["name"], *(["-"] * 9 if "skipped" in row else _cells(row)))
+    return table
+
+
+def figures_table(title: str, columns: "Mapping[str, JustifyMethod]") -> "Table":
+    """An empty rich table in the one look that all comparisons have; ``columns`` are headings with their alignment."""
     from rich import box
     from rich.table import Table
 
@@ -86,21 +106,8 @@ def comparison_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> "Tab
         padding=(0, 0, 0, 1),
         show_edge=False,
     )
-    table.add_column("mode", no_wrap=True)
-    for heading in (
-        "busiest\n/ mean",
-        "over\nbest",
-        "rows\nmoved",
-        "over\nfewest",
-        "bytes\nmoved",
-        "tasks\nmax",
-        "tasks\nmean",
-        "peers\nmax",
-        "plan\nms",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(row["name"], *(["-"] * 9 if "skipped" in row else _cells(row)))
+    for heading, justify in columns.items():
+        table.add_column(heading, justify=justify, no_wrap=True)
     return table
 
 
@@ -146,10 +153,14 @@ def draw_plans(
     dpi: int = 160,
 ) -> None:
     """Write ``plans_figure`` to a file or path, whose suffix says the format; equal plans give equal PNG files."""
+    save_figure(plans_figure(plans, max_ranks), path, dpi)
+
+
+def save_figure(figure: "Figure", path: str | Path | BinaryIO, dpi: int) -> None:
+    """Write a figure to a file or path, whose suffix says the format; equal figures give equal PNG files."""
     kind = Path(path).suffix.lower() if isinstance(path, (str, Path)) else ".png"
     # a PNG has no date; the version of the library that wrote it would be all that changes
-    metadata = {"Software": None} if kind == ".png" else None
-    plans_figure(plans, max_ranks).savefig(path, dpi=dpi, metadata=metadata)
+    figure.savefig(path, dpi=dpi, metadata={"Software": None} if kind == ".png" else None)
 
 
 def plans_figure(plans: Mapping[str, IndexerTaskPlan], max_ranks: int = MARKED_RANKS) -> "Figure":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from hpfun.errors import refusal
 from hpfun.recompute.budget import BudgetResult
+from hpfun.report import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,9 +26,7 @@ def draw_frontiers(
     dpi: int = 160,
 ) -> None:
     """Write ``frontiers_figure`` to a file or path, whose suffix says the format; equal input gives equal PNG files."""
-    kind = Path(path).suffix.lower() if isinstance(path, (str, Path)) else ".png"
-    metadata = {"Software": None} if kind == ".png" else None
-    frontiers_figure(frontiers, forward_flops, budget_bytes).savefig(path, dpi=dpi, metadata=metadata)
+    save_figure(frontiers_figure(frontiers, forward_flops, budget_bytes), path, dpi)
 
 
 def frontiers_figure(
