@@ -12,7 +12,7 @@ import numpy as np
 from hpfun.batch.labels import label_counts
 from hpfun.batch.plan import BatchPlan
 from hpfun.batch.report import relative_work
-from hpfun.batch.restore import shard_rows
+from hpfun.batch.restore import position_rows
 from hpfun.errors import refusal
 from hpfun.report import MARKED_RANKS, figures_table, in_units, rank_colours, save_figure
 
@@ -100,7 +100,7 @@ def strip_ranks(plan: BatchPlan, columns: int = _COLUMNS) -> tuple[np.ndarray, n
     total = plan.padded_length
     columns = min(columns, total)
     positions = np.array([(2 * column + 1) * total // (2 * columns) for column in range(columns)], dtype=np.int64)
-    return positions, shard_rows(plan)[positions] // plan.local_length
+    return positions, position_rows(plan)[positions] // plan.local_length
 
 
 def _draw_shards(axes: "Axes", name: str, plan: BatchPlan) -> None:

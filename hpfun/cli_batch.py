@@ -29,6 +29,7 @@ from hpfun.cli_options import (
     stdout,
     write_text,
 )
+from hpfun.documents import PackedDocuments
 from hpfun.errors import refusal
 from hpfun.explain import explain
 from hpfun.serial import to_json
@@ -87,23 +88,12 @@ def batch(
     check_picture(picture)
     sizes = group_sizes(group.ranks)
     layouts = LAYOUTS if group.layout is None else (group.layout,)
+    count = len(sizes) * len(layouts)
     if out is not None and (len(sizes) > 1 or group.layout is None):
-        message = f"{len(sizes) * len(layouts)} plans for one file"
         advice = "pass one --ranks and a --layout"
-        raise refusal("HP-INPUT-002", "--out", message, advice, plans=len(sizes) * len(layouts))
+        raise refusal("HP-INPUT-002", "--out", f"{count} plans for one file", advice, plans=count)
     documents = read_batch(source, given, [1])
-    made: list[BatchPlan] = []
-    with progress_bar("Planning", len(sizes)) as step:
-        for size in sizes:
-            topology = BatchTopology(size, group.tp, group.sequence_parallel)
-            options: dict[str, Any] = {"alignment": group.alignment, "capacity": group.capacity}
-            plans = [plan_batch(documents, topology, layout=layout, **options) for layout in layouts]
-            if picture is not None:
-                path = numbered(picture, size, len(sizes))
-                draw_batches({plan.layout: plan for plan in plans}, path)
-                note(f"Drew {path}.")
-            made += plans
-            step(1)
+    made = _planned(documents, group, sizes, layouts, picture)
     if out is not None:
         write_text(out, to_json(made[0]) + "\n")
         note(f"Wrote {out}.")
@@ -115,6 +105,25 @@ def batch(
         print_json(tokens=documents.total, documents=documents.num_documents, plans=rows)
     else:
         _print_table(made, rows)
+
+
+def _planned(
+    documents: PackedDocuments, group: Group, sizes: Sequence[int], layouts: Sequence[str], picture: Path | None
+) -> list[BatchPlan]:
+    """The plans of all sizes and layouts, and a picture for each size."""
+    options: dict[str, Any] = {"alignment": group.alignment, "capacity": group.capacity}
+    made: list[BatchPlan] = []
+    with progress_bar("Planning", len(sizes)) as step:
+        for size in sizes:
+            topology = BatchTopology(size, group.tp, group.sequence_parallel)
+            plans = [plan_batch(documents, topology, layout=layout, **options) for layout in layouts]
+            if picture is not None:
+                path = numbered(picture, size, len(sizes))
+                draw_batches({plan.layout: plan for plan in plans}, path)
+                note(f"Drew {path}.")
+            made += plans
+            step(1)
+    return made
 
 
 def _print_rank(made: Sequence[BatchPlan], rank: int, as_json: bool) -> None:

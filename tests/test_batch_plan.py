@@ -19,10 +19,10 @@ from hpfun.batch import (
     decoder_layout,
     label_counts,
     plan_batch,
+    position_rows,
     relayout,
     required_global_alignment,
     restore_index,
-    shard_rows,
 )
 from hpfun.batch.layouts import LAYOUTS
 from hpfun.strategies import batch_plans, batch_requests, batch_views, document_lengths
@@ -532,7 +532,7 @@ def test_work_of_long_documents_is_exact_or_refused():
 @given(batch_plans())
 def test_rows_of_positions_are_those_of_the_shards_in_a_row(plan):
     held = [position for shard in plan.shards for position in shard.rows.tolist()]
-    assert shard_rows(plan)[held].tolist() == list(range(plan.padded_length))
+    assert position_rows(plan)[held].tolist() == list(range(plan.padded_length))
 
 
 def test_pieces_of_a_view_cannot_be_written():
@@ -542,7 +542,7 @@ def test_pieces_of_a_view_cannot_be_written():
 
 
 @pytest.mark.rule("BATCH-23")
-@pytest.mark.parametrize("function", [restore_index, shard_rows, causal_work, label_counts, batch_figures])
+@pytest.mark.parametrize("function", [restore_index, position_rows, causal_work, label_counts, batch_figures])
 def test_what_is_no_plan_has_no_rows_and_no_figures(function):
     for value in (None, (3, 5), BatchTopology(2)):
         with refused("HP-BATCH-007"):
@@ -564,6 +564,6 @@ def test_an_alignment_beyond_int64_says_what_is_wrong():
 def test_ten_thousand_ranks_are_planned_in_seconds():
     plan = plan_batch((100_000,) * 10, BatchTopology(10_000), layout="zigzag")
     assert batch_view(plan, 9_999).real_rows == 100
-    assert shard_rows(plan).max() == plan.padded_length - 1
+    assert position_rows(plan).max() == plan.padded_length - 1
     assert batch_figures(plan)["real_rows_max"] == 100
     assert "shards" not in vars(plan)  # nothing asks for those of all ranks

@@ -12,6 +12,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from hpfun import PackedDocuments  # noqa: E402
 from hpfun.batch import BatchTopology, batch_view, plan_batch, shift_labels  # noqa: E402
+from hpfun_torch.batch.rows import PlacedRows  # noqa: E402
 from hpfun_torch.dense import dense_context  # noqa: E402
 from hpfun_torch.integrations.transformers import (  # noqa: E402
     ContextParallelOptions,
@@ -20,7 +21,6 @@ from hpfun_torch.integrations.transformers import (  # noqa: E402
     prepare_batch,
     shifted_labels,
 )
-from hpfun_torch.integrations.transformers import batch as batches  # noqa: E402
 from hpfun_torch.integrations.transformers import dense as plug  # noqa: E402
 from tests import cp_models, dense_models  # noqa: E402
 from tests.dense_models import FAMILIES, tiny  # noqa: E402
@@ -136,8 +136,9 @@ def test_what_is_cut_is_what_the_view_says(lengths, layout, size):
     for rank in range(size):
         view = batch_view(plan, rank)
         rows = torch.from_numpy(view.positions.copy())
-        whole[rows] = batches._cut(ids, view.sources, 7)
-        goals = batches._cut(shifted, view.sources, -100)
+        own = PlacedRows.of(view.sources, ids.device)
+        whole[rows] = own.place(ids, 0, 7)
+        goals = own.place(shifted, 0, -100)
         for row, source in enumerate(view.sources.tolist()):
             assert int(goals[row]) == (int(shifted[source]) if source >= 0 else -100)
     expected = [int(ids[source]) if source >= 0 else 7 for source in plan.sources.tolist()]

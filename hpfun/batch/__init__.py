@@ -8,7 +8,7 @@ from hpfun.batch.loss import LossScale, loss_scale
 from hpfun.batch.manifest import BatchManifest, Entry, describe_batch
 from hpfun.batch.plan import BatchPlan, plan_batch, required_global_alignment
 from hpfun.batch.report import batch_figures
-from hpfun.batch.restore import relayout, restore_index, shard_rows
+from hpfun.batch.restore import position_rows, relayout, restore_index
 from hpfun.batch.view import BatchView, batch_view
 from hpfun.batch.work import causal_work
 from hpfun.outcome import Outcome, merge_outcomes
@@ -39,10 +39,10 @@ __all__ = [
     "loss_scale",
     "merge_outcomes",
     "plan_batch",
+    "position_rows",
     "relayout",
     "required_global_alignment",
     "restore_index",
-    "shard_rows",
     "shift_labels",
     "token_mask_slice",
     "truncate",

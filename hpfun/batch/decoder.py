@@ -12,7 +12,7 @@ import numpy as np
 from hpfun._fields import INT64_MAX, content_digest, integer, integer_field, integers, named_plan_value
 from hpfun.batch.plan import BatchPlan, check_plan
 from hpfun.errors import PlanError, refusal
-from hpfun.rows import joined
+from hpfun.rows import cut, joined, runs_of
 
 _CODE = "HP-ENCODER-004"
 Intervals = tuple[tuple[int, int], ...]
@@ -87,12 +87,7 @@ class DecoderSequenceLayout:
         local = integer(cp_local_length, "cp_local_length", _CODE, least=1, most=INT64_MAX // cp_size)
         start, stop = _own_part(local, tp_rank, tp_size, sequence_parallel)
         held = ((cp_rank * local, (cp_rank + 1) * local),) if shard is None else _pairs(shard)
-        _check_apart(held, cp_size * local)
-        rows = sum(last - first for first, last in held)
-        if rows != local:
-            facts: dict[str, Any] = {"actual": rows, "expected": local, "cp_rank": cp_rank, "tp_rank": tp_rank}
-            message, advice = f"{rows} rows, the CP rank has {local}", "pass all intervals of the CP rank"
-            raise refusal(_CODE, "shard", message, advice, **facts, interval=held[:4])
+        _check_shard(held, cp_rank, tp_rank, local, cp_size * local)
         intervals = _cut(held, start, stop)
         whole = intervals[0] if shard is None else (None, None)
         return cls(
@@ -220,16 +215,21 @@ def _check_apart(intervals: Intervals, length: int) -> None:
         before = stop
 
 
+def _check_shard(held: Intervals, cp_rank: int, tp_rank: int, local: int, length: int) -> None:
+    """HP-ENCODER-004 unless the intervals are as many positions as a CP rank has, each once."""
+    _check_apart(held, length)
+    rows = sum(last - first for first, last in held)
+    if rows != local:
+        facts: dict[str, Any] = {"actual": rows, "expected": local, "cp_rank": cp_rank, "tp_rank": tp_rank}
+        message, advice = f"{rows} rows, the CP rank has {local}", "pass all intervals of the CP rank"
+        raise refusal(_CODE, "shard", message, advice, **facts, interval=held[:4])
+
+
 def _cut(intervals: Intervals, start: int, stop: int) -> Intervals:
     """The rows ``[start, stop)`` of the rows that the intervals list, adjacent ones joined."""
-    if not intervals:
-        return ()
-    firsts, lasts = np.array(intervals, np.int64).T
-    ends = np.cumsum(lasts - firsts)
-    begins = ends - (lasts - firsts)
-    return joined(
-        firsts + np.clip(start - begins, 0, ends - begins), lasts - np.clip(ends - stop, 0, ends - begins)
-    ).spans
+    head, _ = cut(joined(*np.array(intervals, np.int64).T), stop)
+    firsts, lasts = runs_of(cut(head, start)[1])
+    return tuple(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
 
 def _misfit(layout: DecoderSequenceLayout, where: str, actual: object, expected: object) -> PlanError:

@@ -30,14 +30,14 @@ def restore_index(plan: BatchPlan) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _token_rows(plan: BatchPlan) -> np.ndarray:
-    return readonly(shard_rows(plan)[plan.sources >= 0])
+    return readonly(position_rows(plan)[plan.sources >= 0])
 
 
-def shard_rows(plan: BatchPlan) -> np.ndarray:
+def position_rows(plan: BatchPlan) -> np.ndarray:
     """The row of each position in all CP ranks' shards, one after the other; int64 ``[padded length]``.
 
     >>> from hpfun.batch import BatchTopology, plan_batch
-    >>> shard_rows(plan_batch((3, 5), BatchTopology(2), layout="zigzag")).tolist()
+    >>> position_rows(plan_batch((3, 5), BatchTopology(2), layout="zigzag")).tolist()
     [0, 6, 7, 1, 2, 3, 8, 9, 10, 11, 4, 5]
     """
     return sealed(ROWS[check_plan(plan).layout](plan.cu_seq_lens, plan.topology.cp_size))

@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from hpfun._fields import INT64_MAX, content_digest, integer, integers_field, kind_field, named_plan_value, readonly
-from hpfun.batch import BatchPlan, batch_view, shard_rows
+from hpfun.batch import BatchPlan, batch_view, position_rows
 from hpfun.dense.blocks import CausalBlocks, causal_blocks
 from hpfun.errors import refusal
 from hpfun.sequence import SequenceDispatchRoute, document_prefix_route, sliding_window_route
@@ -75,7 +75,7 @@ def dense_route(plan: BatchPlan, cp_rank: int, window: int = 0) -> DenseRoute:
         shards = (plan.cu_seq_lens, plan.local_length, plan.topology.cp_size, view.cp_rank)
         bank = sliding_window_route(*shards, window) if window else document_prefix_route(*shards, 1)
         return DenseRoute(blocks=causal_blocks(view, bank.global_start, bank.global_stop, window), bank=bank)
-    return DenseRoute(blocks=causal_blocks(view, window=window), order=readonly(shard_rows(plan)))
+    return DenseRoute(blocks=causal_blocks(view, window=window), order=readonly(position_rows(plan)))
 
 
 def _is_permutation(order: np.ndarray) -> bool:

@@ -83,9 +83,18 @@ def global_loss(local_sum: torch.Tensor, scale: LossScale) -> torch.Tensor:
     return local_sum * scale.factor / scale.divisor
 
 
+def rows_ahead(lengths: np.ndarray, device: torch.device) -> PlacedRows:
+    """For each token the next one of its document; for the last of a document none.
+
+    >>> rows_ahead(np.array([2, 3]), torch.device("cpu")).place(torch.arange(5), 0, -100).tolist()
+    [1, -100, 3, 4, -100]
+    """
+    return PlacedRows.of(shift_labels(np.arange(int(lengths.sum())), lengths, ignore=-1), device)
+
+
 @kept_per_device(KEPT)
 def _labels_ahead(plan: BatchPlan, device: torch.device) -> PlacedRows:
-    return PlacedRows.of(shift_labels(np.arange(plan.num_tokens), plan.lengths, ignore=-1), device)
+    return rows_ahead(plan.lengths, device)
 
 
 @kept_per_device(KEPT)

@@ -3,6 +3,7 @@
 Rules BATCH-35 and BATCH-37 of ``specs/batch.md``.
 """
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,6 +40,11 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     # an axis of 1 may keep any stride and is contiguous all the same, but not to a view of another dtype
     return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
+
+
+def checksum(tensor: torch.Tensor) -> str:
+    """sha256 of the elements of a tensor as 64 hex digits: what ranks compare that must hold the same."""
+    return hashlib.sha256(as_bytes(tensor).cpu().numpy().tobytes()).hexdigest()
 
 
 def _spec(value: Any) -> Any:

@@ -4,7 +4,6 @@ Whatever a rank finds wrong until then, every rank of the group raises: each joi
 before anything is raised. Rules BATCH-26 and BATCH-38 to BATCH-41 of ``specs/batch.md``.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
@@ -27,7 +26,7 @@ from hpfun_torch.agree import compare
 from hpfun_torch.batch.broadcast import TPBatchBroadcaster, supplied
 from hpfun_torch.batch.groups import BatchGroups
 from hpfun_torch.batch.labels import shift_batch_labels
-from hpfun_torch.batch.payload import as_bytes
+from hpfun_torch.batch.payload import checksum
 from hpfun_torch.batch.rule import BatchRule
 from hpfun_torch.batch.shard import PLAN, Batch, CPBatchSharder, check_batch
 
@@ -149,7 +148,7 @@ class OmniParallelBatch:
         made = None if self._adapter is None else tuple(self._adapter.runtime_input_fields())
         _check_names(made or (), made or (), shard)
         there = {spec.name: whole[spec.name] for spec in fields if whole.get(spec.name) is not None}
-        return _Prepared(plan, whole, shard, made, {name: _checksum(tensor) for name, tensor in there.items()})
+        return _Prepared(plan, whole, shard, made, {name: checksum(tensor) for name, tensor in there.items()})
 
     def _with_inputs(self, found: _Prepared, context: RuntimeContext) -> dict[str, Any]:
         adapter = cast(RuntimeInputAdapter, self._adapter)
@@ -169,10 +168,6 @@ class OmniParallelBatch:
         mark = digest(described) if outcome.ok else ""
         compare(outcome, mark, described, self._groups.parent, "HP-BATCH-007", where)
         return cast(T, found)
-
-
-def _checksum(tensor: torch.Tensor) -> str:
-    return hashlib.sha256(as_bytes(tensor).cpu().numpy().tobytes()).hexdigest()
 
 
 def _check_names(made: tuple[str, ...], declared: tuple[str, ...], batch: Batch) -> None:

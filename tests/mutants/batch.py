@@ -66,7 +66,7 @@ MUTANTS = [
     Mutant(
         "BATCH-21", PLAN, "type(value) is str and value in LAYOUTS", "type(value) is str and value.lower() in LAYOUTS"
     ),
-    Mutant("BATCH-22", RESTORE, "shard_rows(plan)[plan.sources >= 0]", "shard_rows(plan)[plan.sources != 0]"),
+    Mutant("BATCH-22", RESTORE, "position_rows(plan)[plan.sources >= 0]", "position_rows(plan)[plan.sources != 0]"),
     Mutant("BATCH-22", LAYOUTS, "chunks[:, None] * (numbers >= cp_size)", "0 * (numbers >= cp_size)[None]"),
     Mutant("BATCH-22", LAYOUTS, "np.minimum(numbers, 2 * cp_size - 1 - numbers)", "numbers % cp_size"),
     Mutant("BATCH-23", RESTORE, 'sent[np.argsort(target_rank[sent], kind="stable")]', "sent"),
@@ -89,7 +89,7 @@ MUTANTS = [
     Mutant("BATCH-30", LOSS, " and min(counts, default=0) >= 0", ""),
     Mutant("BATCH-31", DECODER, "least=0, most=group - 1", "least=0, most=group"),
     Mutant("BATCH-31", DECODER, "    if local % tp_size:", "    if False:"),
-    Mutant("BATCH-31", DECODER, "np.clip(ends - stop, 0,", "np.clip(ends - stop - 1, 0,"),
+    Mutant("BATCH-31", DECODER, "runs_of(cut(head, start)[1])", "runs_of(cut(head, start)[0])"),
     Mutant(
         "BATCH-32",
         DECODER,

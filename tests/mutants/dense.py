@@ -6,6 +6,7 @@ BLOCKS, ROUTE = "hpfun/dense/blocks.py", "hpfun/dense/route.py"
 DENSE = "hpfun_torch/dense.py"
 PLUG = "hpfun_torch/integrations/transformers/"
 KIND, CALL, BATCH, ENABLE = f"{PLUG}dense.py", f"{PLUG}call.py", f"{PLUG}batch.py", f"{PLUG}enable.py"
+KINDS = f"{PLUG}kinds.py"
 
 MUTANTS = [
     Mutant("DENSE-1", BLOCKS, "(starts[1:] != stops[:-1])", "(starts[1:] == stops[:-1])"),
@@ -13,7 +14,7 @@ MUTANTS = [
     Mutant("DENSE-1", BLOCKS, "np.maximum(ends[:-1][documents], bank_start)", "ends[:-1][documents]"),
     Mutant("DENSE-2", BLOCKS, "key_stops=readonly(before + lasts)", "key_stops=readonly(blocks.key_stops[at])"),
     Mutant("DENSE-2", BLOCKS, "(self.window == 0) | (keys <= self.window)", "True"),
-    Mutant("DENSE-3", ROUTE, "readonly(shard_rows(plan))", "np.arange(plan.padded_length)"),
+    Mutant("DENSE-3", ROUTE, "readonly(position_rows(plan))", "np.arange(plan.padded_length)"),
     Mutant("DENSE-3", ROUTE, "if window else document_prefix_route", "if window > 9 else document_prefix_route"),
     Mutant("DENSE-4", BLOCKS, "wrong |= self.row_lengths > self.key_stops - self.key_starts", "pass"),
     Mutant("DENSE-4", ROUTE, "or rows != self.blocks.num_keys", ""),
@@ -47,8 +48,8 @@ MUTANTS = [
     Mutant("HF-16", KIND, '_TERMS = ("softcap", ', "_TERMS = ("),
     Mutant("HF-17", KIND, "torch.cat((text, rope.to(text.dtype)))", "torch.cat((text, text, text, text))"),
     Mutant("HF-17", KIND, "for own in ids.split(documents.lengths.tolist()):", "for own in (ids,):"),
-    Mutant("HF-18", BATCH, "own = _cut(shifted, sources, IGNORED)[None]", "own = _cut(shifted, sources, 0)[None]"),
-    Mutant("HF-18", BATCH, "_cut(pack.ids, sources, pad_token_id)", "_cut(pack.ids, sources, 0)"),
+    Mutant("HF-18", BATCH, "own = rows.place(shifted, 0, IGNORED)[None]", "own = rows.place(shifted, 0, 0)[None]"),
+    Mutant("HF-18", BATCH, "rows.place(pack.ids, 0, pad_token_id)", "rows.place(pack.ids, 0, 0)"),
     Mutant("HF-19", KIND, "    _switch(model, before)\n\n\ndef _switch", "    _switch(model, 'sdpa')\n\n\ndef _switch"),
     Mutant(
         "HF-19",
@@ -58,8 +59,8 @@ MUTANTS = [
     ),
     Mutant("HF-19", KIND, "if config._attn_implementation == NAME:", "if False:"),
     Mutant("HF-20", ENABLE, "LayerSelection(region_fqns=layers)", "LayerSelection(layer_count=count)"),
-    Mutant("HF-21", KIND, "if type(module) not in _CLASSES or", "if"),
-    Mutant("HF-21", KIND, 'or "forward" in vars(module):', "or False:"),
+    Mutant("HF-21", KINDS, "if type(module) in known and not own:", "if not own:"),
+    Mutant("HF-21", KINDS, 'own = "forward" in vars(module)', "own = False"),
     Mutant("HF-21", KIND, "elif module.config is not config:", "elif False:"),
     Mutant("HF-21", KIND, '"overlapped": False, "indexer_priority": False', '"overlapped": False'),
     Mutant("HF-21", CALL, '"pixel_values", "pixel_values_videos", ', '"pixel_values_videos", '),

@@ -15,7 +15,7 @@ LOSS = "hpfun_torch/attention/loss.py"
 PLAN = "hpfun/attention/plan.py"
 PLUG = "hpfun_torch/integrations/transformers/"
 CONFIGS, CALL, BATCH = f"{PLUG}configs.py", f"{PLUG}call.py", f"{PLUG}batch.py"
-SPARSE = f"{PLUG}sparse.py"
+SPARSE, KINDS = f"{PLUG}sparse.py", f"{PLUG}kinds.py"
 ENABLE, TRAINING, V4, DSA = f"{PLUG}enable.py", f"{PLUG}training.py", f"{PLUG}v4.py", f"{PLUG}dsa.py"
 DEMO = "hpfun_torch/demo_attention.py"
 
@@ -102,18 +102,18 @@ MUTANTS = [
     Mutant("ATTN-36", LAYER, "        if idle:", "        if False:"),
     Mutant("ATTN-37", LOSS, "num_queries=context.num_queries,", "num_queries=2 * context.num_queries,"),
     Mutant("HF-1", CONFIGS, 'if mode == "full"]', 'if mode != "shared" or layer]'),
-    Mutant("HF-2", SPARSE, "if type(module) not in _CLASSES or", "if"),
+    Mutant("HF-2", KINDS, "if type(module) in known and not own:", "if not own:"),
     Mutant("HF-2", CONFIGS, '_GROWING_ROPES = ("dynamic", "longrope")', '_GROWING_ROPES = ("longrope",)'),
     Mutant("HF-3", V4, "cos, -sin, unsqueeze_dim=2)", "cos, sin, unsqueeze_dim=2)"),
     Mutant("HF-4", SPARSE, "if context.plan.config != state.config:", "if False:"),
     Mutant("HF-4", CALL, 'kwargs.get("use_cache") is not False', 'kwargs.get("use_cache")'),
     Mutant("HF-5", DSA, "split = module is v32", "split = module is not v32"),
-    Mutant("HF-6", BATCH, "shifted[:-1] = labels[1:]", "shifted[:] = labels"),
+    Mutant("HF-6", BATCH, "rows_ahead(documents.lengths, labels.device).place(labels, 0, IGNORED)", "labels.clone()"),
     Mutant(
         "HF-7",
         BATCH,
-        "own = _cut(shifted, sources, IGNORED)[None]",
-        "own = _cut(shifted, sources, pad_token_id)[None]",
+        "own = rows.place(shifted, 0, IGNORED)[None]",
+        "own = rows.place(shifted, 0, pad_token_id)[None]",
     ),
     Mutant("HF-8", BATCH, '"tokens": found.tokens', '"tokens": ""'),
     Mutant("HF-9", ENABLE, "            family.kind.take_off(model, modules, before)", "            pass"),

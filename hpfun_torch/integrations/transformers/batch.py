@@ -4,7 +4,6 @@ Labels are shifted inside documents before the cut, and the loss is divided by t
 that the ranks' losses add up to that of one process. Rules HF-6 to HF-8 and HF-17 of ``specs/attention.md``.
 """
 
-import hashlib
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -13,11 +12,14 @@ import torch.distributed as dist
 
 from hpfun import PackedDocuments, attempt
 from hpfun._fields import integer, integers, readonly
-from hpfun.batch import IGNORED
+from hpfun.batch import IGNORED, loss_scale
 from hpfun.errors import refusal
 from hpfun.serial import digest
 from hpfun.shards import read_boundaries
 from hpfun_torch.agree import compare
+from hpfun_torch.batch.labels import rows_ahead
+from hpfun_torch.batch.payload import checksum
+from hpfun_torch.batch.rows import PlacedRows, index
 from hpfun_torch.checks import group_size
 from hpfun_torch.integrations.transformers.call import CONTEXT
 from hpfun_torch.integrations.transformers.state import Enabled, enabled
@@ -49,16 +51,18 @@ def prepare_batch(
     kind = state.family.kind
     rank = dist.get_rank(state.group) if size > 1 else 0
     context, sources = kind.part(pack.plan, pack.documents, rank, state.group)
+    rows = PlacedRows.of(sources, pack.ids.device)
     shifted = shifted_labels(pack.documents, pack.labels)
-    own = _cut(shifted, sources, IGNORED)[None]
-    places = torch.from_numpy(context.positions.copy()).to(pack.ids.device)[None]
+    own = rows.place(shifted, 0, IGNORED)[None]
+    places = index(context.positions, pack.ids.device)
+    counted = loss_scale([int((shifted != IGNORED).sum())], reduction="sum", group_size=1)
     return {
-        "input_ids": _cut(pack.ids, sources, pad_token_id)[None],
-        "position_ids": places if pack.positions is None else _cut(pack.positions, sources, places),
+        "input_ids": rows.place(pack.ids, 0, pad_token_id)[None],
+        "position_ids": places[None] if pack.positions is None else rows.place(pack.positions, -1, places),
         "attention_mask": kind.mask,
         "labels": own,
         "shift_labels": own,
-        "num_items_in_batch": max(int((shifted != IGNORED).sum()), 1),
+        "num_items_in_batch": counted.divisor,
         "use_cache": False,
         CONTEXT: context,
     }
@@ -70,10 +74,7 @@ def shifted_labels(documents: PackedDocuments, labels: torch.Tensor) -> torch.Te
     >>> shifted_labels(PackedDocuments((2, 3)), torch.arange(5)).tolist()
     [1, -100, 3, 4, -100]
     """
-    shifted = torch.full_like(labels, IGNORED)
-    shifted[:-1] = labels[1:]
-    shifted[torch.from_numpy(documents.boundaries[1:] - 1).to(labels.device)] = IGNORED
-    return shifted
+    return rows_ahead(documents.lengths, labels.device).place(labels, 0, IGNORED)
 
 
 class _Pack(NamedTuple):
@@ -102,7 +103,7 @@ def _planned(
     make = state.family.positions
     positions = None if make is None else make(model, ids, documents)
     plan = state.family.kind.plan(state, documents, size)
-    return _Pack(plan, documents, ids, goals, positions, digest([_checksum(part) for part in (ids, goals)]))
+    return _Pack(plan, documents, ids, goals, positions, digest([checksum(part.long()) for part in (ids, goals)]))
 
 
 def _documents(cu_seq_lens: object) -> PackedDocuments:
@@ -112,16 +113,6 @@ def _documents(cu_seq_lens: object) -> PackedDocuments:
     ends = integers(cu_seq_lens, "cu_seq_lens", "HP-ROUTE-003")
     first = np.diff(ends, prepend=-1) != 0
     return read_boundaries(readonly(ends[first]), "cu_seq_lens")
-
-
-def _cut(rows: torch.Tensor, sources: np.ndarray, fill: Any) -> torch.Tensor:
-    """The rows at ``sources`` along the last axis, ``fill`` where there is none."""
-    at = torch.from_numpy(sources.copy()).to(rows.device)
-    return torch.where(at < 0, fill, rows.index_select(-1, at.clamp(min=0)))
-
-
-def _checksum(tensor: torch.Tensor) -> str:
-    return hashlib.sha256(np.ascontiguousarray(tensor.cpu().numpy().astype(np.int64)).tobytes()).hexdigest()
 
 
 def _flat(tensor: Any, name: str) -> torch.Tensor:

@@ -21,7 +21,7 @@ from hpfun.serial import digest
 from hpfun_torch.dense import DenseContext, dense_attention, dense_context
 from hpfun_torch.integrations.transformers.call import context_of
 from hpfun_torch.integrations.transformers.configs import check_model_config
-from hpfun_torch.integrations.transformers.kinds import Kind, Modules, Part
+from hpfun_torch.integrations.transformers.kinds import Kind, Modules, Part, replaced
 
 NAME = "hpfun_context_parallel"  # the attention function, in configs and registries of transformers
 _CLASSES = (LlamaAttention, Qwen3Attention, Qwen3VLTextAttention)
@@ -96,14 +96,12 @@ def _unsplittable(config: Any, modules: Modules) -> Iterator[Violation]:
             "HP-HF-002", "config.is_causal", "attention to later rows", {"is_causal": False}, "set it to True"
         )
     for layer, module in enumerate(modules):
-        kind = type(module).__name__
-        where, facts = f"layers.{layer}.self_attn", {"layer": layer, "type": kind}
-        if type(module) not in _CLASSES or "forward" in vars(module):
-            replaced = " with another forward" if "forward" in vars(module) else ""
-            advice = "enable context parallelism before anything wraps or replaces attention"
-            yield Violation("HP-HF-002", where, f"attention of class {kind}{replaced}", facts, advice)
+        where = f"layers.{layer}.self_attn"
+        other = replaced(where, layer, module, _CLASSES)
+        if other is not None:
+            yield other
         elif module.config is not config:
-            advice = "give every layer the config of the model"
+            facts, advice = {"layer": layer, "type": type(module).__name__}, "give every layer the config of the model"
             yield Violation("HP-HF-002", f"{where}.config", "is another than the model's", facts, advice)
 
 

@@ -3,7 +3,7 @@
 Two kinds: sparse attention of the DeepSeek family, and ordinary dense attention. Everything else is the same for both.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import attrs
@@ -38,6 +38,17 @@ class Kind:
     plan: Callable[..., Any]
     part: Callable[..., "Part"]
     misfits: Callable[[Any, Any, Any], Iterator[Violation]]
+
+
+def replaced(where: str, layer: int, module: torch.nn.Module, known: Collection[type]) -> Violation | None:
+    """HP-HF-002 for attention that would not be switched: of another class, or with a forward of its own."""
+    own = "forward" in vars(module)
+    if type(module) in known and not own:
+        return None
+    kind = type(module).__name__
+    message = f"attention of class {kind}{' with another forward' if own else ''}"
+    advice = "enable context parallelism before anything wraps or replaces attention"
+    return Violation("HP-HF-002", where, message, {"layer": layer, "type": kind}, advice)
 
 
 class Part(NamedTuple):

@@ -16,7 +16,7 @@ from hpfun_torch.attention import ContextParallelAttention
 from hpfun_torch.integrations.transformers.call import CONTEXT
 from hpfun_torch.integrations.transformers.configs import attention_config, check_model_config
 from hpfun_torch.integrations.transformers.dsa import ContextParallelGlmAttention, ContextParallelV32Attention
-from hpfun_torch.integrations.transformers.kinds import Kind, Modules, Part
+from hpfun_torch.integrations.transformers.kinds import Kind, Modules, Part, replaced
 from hpfun_torch.integrations.transformers.v4 import ContextParallelV4Attention
 
 _CLASSES = {
@@ -33,12 +33,10 @@ def _read(model: Any, modules: Modules) -> AttentionConfig:
 
 def _unsplittable(layer: int, module: Any) -> Iterator[Violation]:
     """What would be left out in silence: attention of another class, a projection that is read by its weight alone."""
-    where, kind = f"model.layers.{layer}.self_attn", type(module).__name__
-    if type(module) not in _CLASSES or "forward" in vars(module):
-        replaced = " with another forward" if "forward" in vars(module) else ""
-        advice = "enable context parallelism before anything wraps or replaces attention"
-        facts = {"layer": layer, "type": kind}
-        yield Violation("HP-HF-002", where, f"attention of class {kind}{replaced}", facts, advice)
+    where = f"model.layers.{layer}.self_attn"
+    other = replaced(where, layer, module, _CLASSES)
+    if other is not None:
+        yield other
         return
     up = getattr(module, "kv_b_proj", None)
     if up is not None and (type(up) is not torch.nn.Linear or up._forward_hooks or up._forward_pre_hooks):
