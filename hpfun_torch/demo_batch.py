@@ -15,7 +15,7 @@ from hpfun.batch import BatchTopology, batch_figures, plan_batch
 from hpfun.batch.layouts import LAYOUTS
 from hpfun.errors import refusal
 from hpfun_torch.batch import OmniParallelBatch, batch_groups, gather_tokens
-from hpfun_torch.demo_attention import (
+from hpfun_torch.demo_training import (
     STEPS,
     TOKENS,
     VOCABULARY,
