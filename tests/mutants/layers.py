@@ -17,7 +17,7 @@ PLUG = "hpfun_torch/integrations/transformers/"
 CONFIGS, CALL, BATCH = f"{PLUG}configs.py", f"{PLUG}call.py", f"{PLUG}batch.py"
 SPARSE, KINDS = f"{PLUG}sparse.py", f"{PLUG}kinds.py"
 ENABLE, TRAINING, V4, DSA = f"{PLUG}enable.py", f"{PLUG}training.py", f"{PLUG}v4.py", f"{PLUG}dsa.py"
-DEMO = "hpfun_torch/demo_attention.py"
+DEMO = "hpfun_torch/demo_training.py"
 
 MUTANTS = [
     Mutant("OPS-20", PARTS, "(order >= starts[:, None]) &", "(order > starts[:, None]) &"),
