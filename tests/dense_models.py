@@ -6,6 +6,7 @@ same number agree to a few units of the last place.
 
 import types
 
+import numpy as np
 import torch
 import transformers
 
@@ -48,14 +49,16 @@ _COMMON = {
 }
 _WINDOWED = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
 _VISION = {
-    "depth": 1,
-    "hidden_size": 16,
-    "intermediate_size": 16,
-    "num_heads": 2,
+    "depth": 4,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_heads": 4,
     "patch_size": 4,
+    "temporal_patch_size": 2,
+    "spatial_merge_size": 2,
     "out_hidden_size": 24,
-    "num_position_embeddings": 16,
-    "deepstack_visual_indexes": [0],
+    "num_position_embeddings": 64,
+    "deepstack_visual_indexes": [0, 2],
 }
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 2], "mrope_interleaved": True}
 _MARKS = {"image_token_id": 60, "video_token_id": 61, "vision_start_token_id": 62, "vision_end_token_id": 63}
@@ -97,13 +100,16 @@ def goals_of(ids, share=1.0, seed=3):
     return ids.masked_fill(ignored, IGNORED)
 
 
-def alone(model, lengths, ids, labels):
-    """Logits of all tokens from each document alone, and the mean loss over all labels; backward done."""
-    parts = list(zip(ids.split(lengths), labels.split(lengths), strict=True))
-    count = max(sum(int((own[1:] != IGNORED).sum()) for _, own in parts), 1)
+def alone(model, lengths, ids, labels, inputs=None):
+    """Logits of all tokens from each document alone, and the mean loss over all labels; backward done.
+
+    ``inputs`` are more keywords for each document, such as its images.
+    """
+    parts = list(zip(ids.split(lengths), labels.split(lengths), inputs or [{} for _ in lengths], strict=True))
+    count = max(sum(int((own[1:] != IGNORED).sum()) for _, own, _ in parts), 1)
     found, total = [], 0.0
-    for own, goals in parts:
-        logits = model(input_ids=own[None], use_cache=False).logits[0]
+    for own, goals, more in parts:
+        logits = model(input_ids=own[None], use_cache=False, **more).logits[0]
         found.append(logits.detach())
         if len(own) > 1:
             loss = torch.nn.functional.cross_entropy(logits[:-1], goals[1:], ignore_index=IGNORED, reduction="sum")
@@ -118,3 +124,18 @@ def gradients(model):
         name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
         for name, parameter in model.named_parameters()
     }
+
+
+def differences(answers, expected):
+    """Of all ranks together: of the loss; of logits and gradients by the greatest, of all logits and the parameter."""
+    logits, loss, grads = expected
+    got = np.empty_like(logits)
+    for answer in answers:
+        there = answer["sources"] >= 0
+        got[answer["sources"][there]] = answer["logits"][there]
+    found = answers[0]["grads"]
+    assert set(found) == set(grads)
+    # a parameter that learns nothing at all, but for rounding, must learn nothing here
+    least = 1e-4 * max(np.abs(grad).max() for grad in grads.values()) or 1e-12
+    worst = max(np.abs(found[name] - grad).max() / max(np.abs(grad).max(), least) for name, grad in grads.items())
+    return abs(answers[0]["loss"] - loss), np.abs(got - logits).max() / np.abs(logits).max(), worst

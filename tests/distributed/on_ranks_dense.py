@@ -43,14 +43,19 @@ def train_step(family, lengths, options, share=1.0, how=None):
         model._forward_pre_hooks.clear()  # which would see it
         batch |= BUGS[how["bug"]](batch)
     output = model(**batch)
-    output.loss.backward()
-    sum_gradients(model)
-    loss = output.loss.detach().clone()
-    dist.all_reduce(loss)
+    return learned(model, batch["context_parallel"].view.sources, output.logits, output.loss)
+
+
+def learned(model, sources, logits, own_loss, group=None):
+    """Logits, the tokens that they are of, and the loss and the gradients summed over the group's ranks."""
+    own_loss.backward()
+    sum_gradients(model, group)
+    loss = own_loss.detach().clone()
+    dist.all_reduce(loss, group=group)
     grads = dense_models.gradients(model) if dist.get_rank() == 0 else {}
     return {
-        "sources": batch["context_parallel"].view.sources,
-        "logits": output.logits[0].detach().numpy(),
+        "sources": sources,
+        "logits": logits[0].detach().numpy(),
         "loss": float(loss),
         "grads": {name: grad.numpy() for name, grad in grads.items()},
     }

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hpfun import document_prefix_plan, sequence_report, sliding_window_plan
 from hpfun.batch import BatchTopology, plan_batch
 from tests import dense_models
-from tests.dense_models import FAMILIES, PACKED, WINDOW
+from tests.dense_models import FAMILIES, PACKED, WINDOW, differences
 from tests.distributed import on_ranks_dense as on_ranks
 from tests.oracles import dense as oracle
 
@@ -33,21 +33,6 @@ def reference(family, lengths, share=1.0, dtype="float64"):
     ids = dense_models.token_ids(sum(lengths))
     logits, loss = dense_models.alone(model, lengths, ids, dense_models.goals_of(ids, share))
     return logits.numpy(), loss, {name: grad.numpy() for name, grad in dense_models.gradients(model).items()}
-
-
-def differences(answers, expected):
-    """Of the loss; of logits and gradients by the greatest, of all logits and of the parameter."""
-    logits, loss, grads = expected
-    got = np.empty_like(logits)
-    for answer in answers:
-        there = answer["sources"] >= 0
-        got[answer["sources"][there]] = answer["logits"][there]
-    found = answers[0]["grads"]
-    assert set(found) == set(grads)
-    # a parameter that learns nothing at all, but for rounding, must learn nothing here
-    least = 1e-4 * max(np.abs(grad).max() for grad in grads.values()) or 1e-12
-    worst = max(np.abs(found[name] - grad).max() / max(np.abs(grad).max(), least) for name, grad in grads.items())
-    return abs(answers[0]["loss"] - loss), np.abs(got - logits).max() / np.abs(logits).max(), worst
 
 
 def assert_equal(ranks, size, family, lengths, options, share=1.0, tile=512):
