@@ -11,3 +11,8 @@ def worker_of_rows(plan):
                 workers[row] = rank
     assert None not in workers
     return workers
+
+
+def numbers(topology):
+    """The sizes of a topology as the oracles take them."""
+    return topology.cp_size, topology.tp_size, topology.sequence_parallel

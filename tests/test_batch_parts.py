@@ -30,6 +30,7 @@ from hpfun.batch import (
     truncate,
 )
 from hpfun.strategies import batch_manifests, batch_plans, document_lengths, loss_scales, plain_values
+from tests.odd_values import NO_INTEGERS, is_count, no_counts
 from tests.oracles import batch as loops
 from tests.refusals import refused
 
@@ -168,20 +169,6 @@ def test_worked_labels():
 
 
 @pytest.mark.rule("BATCH-25")
-@pytest.mark.parametrize(
-    ("lengths", "layout", "expected"),
-    [
-        ((3, 5), "contiguous", [[101, 102, -100, 104], [105, 106, 107, -100]]),
-        ((3, 5), "zigzag", [[101, -100, 104, 105, -100, -100], [102, -100, 106, 107, -100, -100]]),
-    ],
-)
-def test_worked_labels_of_shards(lengths, layout, expected):
-    plan = plan_batch(lengths, BatchTopology(2), layout=layout)
-    shifted = np.append(shift_labels(range(100, 108), lengths), -100)  # -1 reads the last
-    assert [shifted[batch_view(plan, rank).sources].tolist() for rank in range(2)] == expected
-
-
-@pytest.mark.rule("BATCH-25")
 @pytest.mark.parametrize("labels", [range(4), range(9), [0.5] * 8, [[1] * 8]])
 def test_labels_of_a_shard_or_of_no_token_are_refused(labels):
     with refused("HP-BATCH-003") as caught:
@@ -217,7 +204,7 @@ def test_worked_losses(sums, counts, expected, mean_of_means):
     assert sum(means) / len(means) == mean_of_means
 
 
-@pytest.mark.rule("BATCH-29")
+@pytest.mark.rule("BATCH-28", "BATCH-29")
 @given(st.lists(st.lists(st.integers(0, 50), max_size=5), min_size=1, max_size=5), st.randoms())
 def test_the_loss_does_not_depend_on_how_labels_are_spread(parts, random):
     losses = [loss for part in parts for loss in part]
@@ -230,6 +217,68 @@ def test_the_loss_does_not_depend_on_how_labels_are_spread(parts, random):
             total = sum(sum(part) * scale.factor for part in held) / scale.divisor
             total = total / len(held) if reduction == "mean" else total
             assert total == pytest.approx(sum(losses) / max(len(losses), 1))
+
+
+@pytest.mark.rule("BATCH-30")
+@given(
+    st.lists(st.integers(0, 9), max_size=4)
+    | st.lists(st.integers(-1, 9) | NO_INTEGERS, max_size=4)
+    | NO_INTEGERS.filter(lambda value: type(value) is not list),
+    st.none() | st.integers(1, 4) | no_counts(1),
+    st.sampled_from(("sum", "mean", "mean", "Sum", "max", None, 1, ["sum"])) | st.text(max_size=5),
+)
+def test_counts_are_one_for_each_rank_and_reductions_two(counts, size, reduction):
+    ranks = len(counts) if size is None and isinstance(counts, list) else size
+    fits = {
+        "valid_by_rank": isinstance(counts, list) and all(is_count(one, 0) for one in counts),
+        "group_size": is_count(ranks, 1),
+        "reduction": type(reduction) is str and reduction in ("sum", "mean"),
+    }
+    fits["valid_by_rank"] &= not fits["group_size"] or (isinstance(counts, list) and len(counts) == ranks)
+    wrong = [name for name, fit in fits.items() if not fit]
+    if not wrong:
+        scale = loss_scale(counts, reduction=reduction, group_size=ranks)
+        assert (scale.valid_by_rank.tolist(), scale.total, scale.divisor) == (counts, sum(counts), max(sum(counts), 1))
+        assert scale.factor == (ranks if reduction == "mean" else 1)
+        return
+    with refused("HP-BATCH-012") as caught:
+        loss_scale(counts, reduction=reduction, group_size=ranks)
+    assert caught.error.where in wrong
+    if wrong == ["reduction"]:
+        assert caught.error.facts == {"counts": tuple(counts), "reduction": repr(reduction)[:60]}
+
+
+@pytest.mark.rule("BATCH-30")
+@given(
+    st.lists(st.integers(-2, 5), min_size=1, max_size=4), *[st.sampled_from((-1, 0, 0, 0, 1))] * 2, st.integers(0, 4)
+)
+def test_a_scale_is_that_of_its_counts(counts, more, above, factor):
+    total = sum(counts) + more
+    divisor = max(sum(counts), 1) + above
+    parts = {"valid_by_rank": counts, "total": total, "divisor": divisor, "factor": factor}
+    if min(counts) >= 0 == more == above and factor in (1, len(counts)):
+        assert LossScale(**parts) == loss_scale(
+            counts, reduction="sum" if factor == 1 else "mean", group_size=len(counts)
+        )
+    else:
+        with refused("HP-BATCH-012"):
+            LossScale(**parts)
+
+
+@pytest.mark.rule("BATCH-30")
+@given(batch_plans(), st.integers(1, 30) | no_counts(1))
+def test_a_depth_is_a_count_of_tokens(plan, depth):
+    labels = range(plan.num_tokens)
+    if is_count(depth, 1):
+        assert shift_labels(labels, plan.lengths, depth=depth, ignore=-1).tolist().count(-1) == sum(
+            min(depth, length) for length in plan.lengths.tolist()
+        )
+        assert label_counts(plan, depth).sum() == sum(max(length - depth, 0) for length in plan.lengths.tolist())
+        return
+    for call in (lambda: shift_labels(labels, plan.lengths, depth=depth), lambda: label_counts(plan, depth)):
+        with refused("HP-BATCH-012") as caught:
+            call()
+        assert caught.error.where == "depth"
 
 
 @pytest.mark.rule("BATCH-30")
@@ -334,23 +383,6 @@ def test_a_layout_from_sizes_is_that_of_the_plan(plan, data):
     assert from_json(to_json(layout)) == layout
     layout.check_rows(stop - start, whole_shard=False, where="hidden")
     layout.check_rows(plan.local_length, whole_shard=True, where="tensor")
-
-
-@pytest.mark.rule("BATCH-31")
-@pytest.mark.parametrize(
-    ("sizes", "zigzag"),
-    [
-        ([(0, 2), (2, 4), (4, 6), (6, 8)], [(0, 2), (6, 8), (2, 4), (4, 6)]),
-    ],
-)
-def test_worked_layouts(sizes, zigzag):
-    for layout, expected in (("contiguous", sizes), ("zigzag", zigzag)):
-        plan = plan_batch((8,), BatchTopology(2, 2, True), layout=layout)
-        found = [decoder_layout(plan, *divmod(parent, 2)).intervals for parent in range(4)]
-        assert found == [(span,) for span in expected]
-    plan = plan_batch((4, 12), BatchTopology(2, 2, True), layout="zigzag")
-    found = [decoder_layout(plan, *divmod(parent, 2)).intervals for parent in range(4)]
-    assert found == [((0, 1), (3, 6)), ((6, 7), (13, 16)), ((1, 3), (7, 9)), ((9, 13),)]
 
 
 SIZES = {"cp_rank": 1, "cp_size": 2, "cp_local_length": 4, "tp_rank": 1, "tp_size": 2, "sequence_parallel": True}

@@ -3,8 +3,9 @@
 import os
 import subprocess
 import sys
-from itertools import product
+from itertools import pairwise, product
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -23,54 +24,192 @@ from hpfun.batch import (
     relayout,
     required_global_alignment,
     restore_index,
+    shift_labels,
 )
 from hpfun.batch.layouts import LAYOUTS
-from hpfun.strategies import batch_plans, batch_requests, batch_views, document_lengths
+from hpfun.strategies import batch_plans, batch_requests, batch_topologies, batch_views, document_lengths
 from tests import laws
+from tests.odd_values import NO_INTEGERS, is_count, no_counts
 from tests.oracles import batch as loops
+from tests.plans import numbers
 from tests.refusals import refused
 
-# worked by hand: lengths, cp, layout, then cu_seq_lens, sources per rank, q and kv lengths per rank
+IGNORED = -100
+
+
+def by_rank(read):
+    return lambda plan: [read(batch_view(plan, rank)) for rank in range(plan.topology.cp_size)]
+
+
+def interval_lists(plan):
+    ranks = product(range(plan.topology.cp_size), range(plan.topology.tp_size))
+    return [decoder_layout(plan, *rank).intervals for rank in ranks]
+
+
+def next_tokens(plan):
+    """The labels of every rank where tokens are 100, 101, ... and each is the label of the one before."""
+    whole = np.append(shift_labels(range(100, 100 + plan.num_tokens), plan.lengths), IGNORED)  # -1 reads the last
+    return [whole[batch_view(plan, rank).sources].tolist() for rank in range(plan.topology.cp_size)]
+
+
+FIGURES = {
+    "alignment": lambda plan: plan.alignment,
+    "padded": lambda plan: plan.padded_length,
+    "ends": lambda plan: plan.cu_seq_lens.tolist(),
+    "places": lambda plan: plan.position_ids.tolist(),
+    "dropped": lambda plan: plan.dropped_documents.tolist(),
+    "restore": lambda plan: restore_index(plan).tolist(),
+    "work": lambda plan: causal_work(plan).tolist(),
+    "work with padding": lambda plan: causal_work(plan, padding=True).tolist(),
+    "label counts": lambda plan: label_counts(plan).tolist(),
+    "labels": next_tokens,
+    "spans": lambda plan: [shard.spans for shard in plan.shards],
+    "intervals": interval_lists,
+    "sources": by_rank(lambda view: view.sources.tolist()),
+    "tokens": by_rank(lambda view: view.sources[view.sources >= 0].tolist()),
+    "real rows": by_rank(lambda view: view.real_rows),
+    "keys": by_rank(lambda view: (view.q_lengths.tolist(), view.kv_lengths.tolist())),
+}
+# worked by hand: lengths, (cp, tp, sequence parallelism), layout, figures
 WORKED = [
-    ((3, 5), 2, "contiguous", [0, 3, 8], [[0, 1, 2, 3], [4, 5, 6, 7]], [([3, 1], [3, 1]), ([4], [5])]),
     (
         (3, 5),
-        2,
-        "zigzag",
-        [0, 4, 12],
-        [[0, -1, 3, 4, -1, -1], [1, 2, 5, 6, 7, -1]],
-        [([2, 4], [4, 8]), ([2, 4], [3, 6])],
+        (2,),
+        "contiguous",
+        {
+            "alignment": 4,
+            "padded": 8,
+            "ends": [0, 3, 8],
+            "places": [0, 1, 2, 0, 1, 2, 3, 4],
+            "sources": [[0, 1, 2, 3], [4, 5, 6, 7]],
+            "labels": [[101, 102, IGNORED, 104], [105, 106, 107, IGNORED]],
+            "label counts": [3, 3],
+            "keys": [([3, 1], [3, 1]), ([4], [5])],
+        },
     ),
-    ((7,), 2, "zigzag", [0, 8], [[0, 1, 6, -1], [2, 3, 4, 5]], [([4], [8]), ([4], [6])]),
+    (
+        (3, 5),
+        (2,),
+        "zigzag",
+        {
+            "ends": [0, 4, 12],
+            "sources": [[0, -1, 3, 4, -1, -1], [1, 2, 5, 6, 7, -1]],
+            "real rows": [3, 5],
+            "labels": [[101, IGNORED, 104, 105, IGNORED, IGNORED], [102, IGNORED, 106, 107, IGNORED, IGNORED]],
+            "restore": [0, 6, 7, 2, 3, 8, 9, 10],
+            "keys": [([2, 4], [4, 8]), ([2, 4], [3, 6])],
+            "work": [4, 17],
+            "work with padding": [23, 23],
+        },
+    ),
+    (
+        (7,),
+        (2,),
+        "zigzag",
+        {
+            "padded": 8,
+            "ends": [0, 8],
+            "sources": [[0, 1, 6, -1], [2, 3, 4, 5]],
+            "real rows": [3, 4],
+            "restore": [0, 1, 4, 5, 6, 7, 2],
+            "keys": [([4], [8]), ([4], [6])],
+            "label counts": [2, 4],
+        },
+    ),
+    ((13,), (4,), "zigzag", {"real rows": [2, 3, 4, 4], "label counts": [2, 2, 4, 4]}),
+    (
+        (698,),
+        (4,),
+        "zigzag",
+        {"padded": 704, "real rows": [170, 176, 176, 176], "label counts": [169, 176, 176, 176]},
+    ),
     (
         (5,),
-        4,
+        (4,),
         "contiguous",
-        [0, 5, 8],
-        [[0, 1], [2, 3], [4, -1], [-1, -1]],
-        [([2], [2]), ([2], [4]), ([1, 1], [5, 1]), ([2], [3])],
+        {
+            "padded": 8,
+            "ends": [0, 5, 8],
+            "places": [0, 1, 2, 3, 4, 0, 1, 2],
+            "sources": [[0, 1], [2, 3], [4, -1], [-1, -1]],
+            "real rows": [2, 2, 1, 0],
+            "keys": [([2], [2]), ([2], [4]), ([1, 1], [5, 1]), ([2], [3])],
+        },
     ),
+    (
+        (3,),
+        (8, 2, True),
+        "contiguous",
+        {"alignment": 16, "padded": 16, "ends": [0, 3, 16], "real rows": [2, 1, 0, 0, 0, 0, 0, 0]},
+    ),
+    ((3,), (8, 2, True), "zigzag", {"padded": 16, "tokens": [[0], [1], [2], [], [], [], [], []]}),
     (
         (4, 0, 6),
-        2,
+        (2,),
         "contiguous",
-        [0, 4, 10, 12],
-        [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, -1, -1]],
-        [([4, 2], [4, 2]), ([4, 2], [6, 2])],
+        {
+            "ends": [0, 4, 10, 12],
+            "dropped": [1],
+            "sources": [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, -1, -1]],
+            "keys": [([4, 2], [4, 2]), ([4, 2], [6, 2])],
+        },
+    ),
+    (np.diff([0, 8, 16, 16, 16]), (2,), "contiguous", {"ends": [0, 8, 16], "dropped": [2, 3]}),
+    ((4, 12), (2,), "contiguous", {"work": [20, 68]}),
+    (
+        (4, 12),
+        (2,),
+        "zigzag",
+        {"spans": [((0, 1), (3, 7), (13, 16)), ((1, 3), (7, 13))], "work": [44, 44]},
     ),
     (
-        (5, 3, 8),
-        4,
-        "contiguous",
-        [0, 5, 8, 16],
-        [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]],
-        [([4], [4]), ([1, 3], [5, 3]), ([4], [4]), ([4], [8])],
+        (16,),
+        (4,),
+        "zigzag",
+        {
+            "spans": [((0, 2), (14, 16)), ((2, 4), (12, 14)), ((4, 6), (10, 12)), ((6, 10),)],
+            "work": [34, 34, 34, 34],
+            "restore": [0, 1, 4, 5, 8, 9, 12, 13, 14, 15, 10, 11, 6, 7, 2, 3],
+        },
     ),
+    ((7, 9), (4,), "contiguous", {"spans": [((0, 4),), ((4, 8),), ((8, 12),), ((12, 16),)]}),
+    (
+        (5, 3, 8),
+        (4,),
+        "contiguous",
+        {
+            "ends": [0, 5, 8, 16],
+            "sources": [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]],
+            "keys": [([4], [4]), ([1, 3], [5, 3]), ([4], [4]), ([4], [8])],
+            "work": [10, 11, 10, 26],
+            "labels": [
+                [101, 102, 103, 104],
+                [IGNORED, 106, 107, IGNORED],
+                [109, 110, 111, 112],
+                [113, 114, 115, IGNORED],
+            ],
+        },
+    ),
+    ((5, 3, 8), (2,), "contiguous", {"padded": 16}),
+    ((5, 3, 8), (2,), "zigzag", {"padded": 20, "ends": [0, 8, 12, 20]}),
+    ((8,), (2, 2, True), "contiguous", {"intervals": [((0, 2),), ((2, 4),), ((4, 6),), ((6, 8),)]}),
+    ((8,), (2, 2, True), "zigzag", {"intervals": [((0, 2),), ((6, 8),), ((2, 4),), ((4, 6),)]}),
+    (
+        (4, 12),
+        (2, 2, True),
+        "zigzag",
+        {"intervals": [((0, 1), (3, 6)), ((6, 7), (13, 16)), ((1, 3), (7, 9)), ((9, 13),)]},
+    ),
+    ((5,), (1,), "contiguous", {"alignment": 2, "padded": 6}),
 ]
 
 
-def numbers(topology):
-    return topology.cp_size, topology.tp_size, topology.sequence_parallel
+@pytest.mark.rule("BATCH-3", "BATCH-7", "BATCH-8", "BATCH-9", "BATCH-13", "BATCH-17", "BATCH-18")
+@pytest.mark.rule("BATCH-20", "BATCH-22", "BATCH-24", "BATCH-25", "BATCH-27", "BATCH-31")
+@pytest.mark.parametrize(("lengths", "sizes", "layout", "figures"), WORKED, ids=str)
+def test_worked_batches(lengths, sizes, layout, figures):
+    plan = plan_batch(lengths, BatchTopology(*sizes), layout=layout)
+    assert {name: FIGURES[name](plan) for name in figures} == figures
 
 
 def check(plan, lengths):
@@ -81,14 +220,16 @@ def check(plan, lengths):
     assert plan.lengths.tolist() == [length for length in lengths if length]
     assert plan.dropped_documents.tolist() == dropped
     assert plan.padded_lengths.tolist() == list(map(len, documents))
-    assert plan.cu_seq_lens.tolist() == [sum(map(len, documents[:at])) for at in range(len(documents) + 1)]
+    assert plan.cu_seq_lens.tolist() == loops.ends(documents)
     assert plan.sources.tolist() == [token for document in documents for token in document]
     assert plan.position_ids.tolist() == [place for document in documents for place in range(len(document))]
-    assert [shard.spans for shard in plan.shards] == [loops.intervals([row[0] for row in rows]) for rows in shards]
+    assert [shard.spans for shard in plan.shards] == [
+        loops.intervals([row.position for row in rows]) for rows in shards
+    ]
     assert plan.local_length == len(shards[0])
-    flat = [row[4] for rows in shards for row in rows]
+    flat = [row.token for rows in shards for row in rows]
     assert restore_index(plan).tolist() == [flat.index(token) for token in range(sum(lengths))]
-    assert causal_work(plan).tolist() == [sum(row[2] + 1 for row in rows if row[4] >= 0) for rows in shards]
+    assert causal_work(plan).tolist() == [sum(row.place + 1 for row in rows if row.token >= 0) for rows in shards]
     for rank, rows in enumerate(shards):
         check_rank(plan, rank, rows)
     return topology, shards
@@ -100,52 +241,17 @@ def check_rank(plan, rank, rows):
         view = batch_view(plan, rank, tp_rank)
         part = len(rows) // parts
         start = tp_rank * part if parts > 1 else 0
-        own = [row[0] for row in rows][start : start + part]
+        own = [row.position for row in rows][start : start + part]
         assert view.sp_slice == (start, start + part)
         assert view.intervals == decoder_layout(plan, rank, tp_rank).intervals == loops.intervals(own)
-    assert view.positions.tolist() == [row[0] for row in rows]
-    assert view.position_ids.tolist() == [row[2] for row in rows]
-    assert view.sources.tolist() == [row[4] for row in rows]
-    assert view.real_rows == sum(row[4] >= 0 for row in rows)
-    held = sorted({row[1] for row in rows})
+    assert view.positions.tolist() == [row.position for row in rows]
+    assert view.position_ids.tolist() == [row.place for row in rows]
+    assert view.sources.tolist() == [row.token for row in rows]
+    assert view.real_rows == sum(row.token >= 0 for row in rows)
+    held = sorted({row.document for row in rows})
     assert view.documents.tolist() == held
-    assert view.q_lengths.tolist() == [sum(row[1] == number for row in rows) for number in held]
-    assert view.kv_lengths.tolist() == [1 + max(row[2] for row in rows if row[1] == number) for number in held]
-
-
-@pytest.mark.rule("BATCH-7", "BATCH-8", "BATCH-9", "BATCH-13", "BATCH-24")
-@pytest.mark.parametrize(("lengths", "cp", "layout", "ends", "sources", "keys"), WORKED)
-def test_worked_batches(lengths, cp, layout, ends, sources, keys):
-    plan = plan_batch(lengths, BatchTopology(cp), layout=layout)
-    views = [batch_view(plan, rank) for rank in range(cp)]
-    assert plan.cu_seq_lens.tolist() == ends
-    assert [view.sources.tolist() for view in views] == sources
-    assert [(view.q_lengths.tolist(), view.kv_lengths.tolist()) for view in views] == keys
-
-
-def test_padding_is_one_document_and_ends_where_others_repeat():
-    assert plan_batch(np.diff([0, 8, 16, 16, 16]), BatchTopology(2)).cu_seq_lens.tolist() == [0, 8, 16]
-    plan = plan_batch((3,), BatchTopology(8, 2, True))
-    assert plan.cu_seq_lens.tolist() == [0, 3, 16]
-    zigzag = plan_batch((3,), BatchTopology(8, 2, True), layout="zigzag")
-    real = [[token for token in batch_view(zigzag, rank).sources.tolist() if token >= 0] for rank in range(8)]
-    assert real == [[0], [1], [2], [], [], [], [], []]
-
-
-@pytest.mark.rule("BATCH-17", "BATCH-18")
-def test_worked_shards():
-    plan = plan_batch((4, 12), BatchTopology(2), layout="zigzag")
-    assert [shard.spans for shard in plan.shards] == [((0, 1), (3, 7), (13, 16)), ((1, 3), (7, 13))]
-    plan = plan_batch((16,), BatchTopology(4), layout="zigzag")
-    assert [shard.spans for shard in plan.shards] == [
-        ((0, 2), (14, 16)),
-        ((2, 4), (12, 14)),
-        ((4, 6), (10, 12)),
-        ((6, 10),),
-    ]
-    assert restore_index(plan).tolist() == [0, 1, 4, 5, 8, 9, 12, 13, 14, 15, 10, 11, 6, 7, 2, 3]
-    plan = plan_batch((7, 9), BatchTopology(4))
-    assert [shard.spans for shard in plan.shards] == [((0, 4),), ((4, 8),), ((8, 12),), ((12, 16),)]
+    assert view.q_lengths.tolist() == [sum(row.document == number for row in rows) for number in held]
+    assert view.kv_lengths.tolist() == [1 + max(row.place for row in rows if row.document == number) for number in held]
 
 
 @pytest.mark.rule("BATCH-2")
@@ -167,9 +273,21 @@ def test_worked_alignments(cp, tp, sp, expected):
 
 
 @pytest.mark.rule("BATCH-2")
-@pytest.mark.parametrize(("cp", "tp", "sp"), list(product(range(1, 9), range(1, 9), (True, False))))
-def test_the_alignment_is_the_least_that_serves_both_layouts(cp, tp, sp):
-    assert required_global_alignment(BatchTopology(cp, tp, sp)) == loops.alignment(cp, tp, sp)
+def test_the_alignment_of_all_small_groups_is_the_least_that_serves_both_layouts():
+    for sizes in product(range(1, 9), range(1, 9), (True, False)):
+        assert required_global_alignment(BatchTopology(*sizes)) == loops.alignment(*sizes)
+
+
+@pytest.mark.rule("BATCH-2")
+@given(batch_topologies(max_cp=60, max_tp=30), st.sampled_from(LAYOUTS), st.data())
+def test_the_alignment_of_any_group_gives_equal_parts_and_nothing_less_does(topology, layout, data):
+    least = required_global_alignment(topology)
+    assert least == loops.alignment(*numbers(topology))
+    plan = plan_batch((1,), topology, layout=layout)
+    assert (plan.alignment, plan.padded_length) == (least, least)
+    with refused("HP-BATCH-001") as caught:
+        plan_batch((1,), topology, layout=layout, alignment=data.draw(st.integers(1, least - 1)))
+    assert caught.error.facts["required"] == least
 
 
 def compositions(total):
@@ -184,7 +302,7 @@ EMPTY = [(0,), (0, 0), (0, 3), (2, 0), (1, 0, 2), (0, 1, 0, 0, 4, 0)]
 
 @pytest.mark.rule("BATCH-3", "BATCH-4", "BATCH-7", "BATCH-19", "BATCH-22", "BATCH-24")
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("tp", "sp"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize(("tp", "sp"), [(1, False), (1, True), (2, False), (2, True)])
 @pytest.mark.parametrize("cp", range(1, 5))
 def test_all_small_batches_are_laid_out_as_loops_lay_them_out(cp, tp, sp, layout):
     topology = BatchTopology(cp, tp, sp)
@@ -199,7 +317,7 @@ def test_batches_are_laid_out_as_loops_lay_them_out(request):
     _, shards = check(plan, request["lengths"])
     assert plan.local_length % plan.topology.row_parts == 0
     assert plan.padded_length % plan.alignment == 0
-    assert sorted(row[0] for rows in shards for row in rows) == list(range(plan.padded_length))
+    assert sorted(row.position for rows in shards for row in rows) == list(range(plan.padded_length))
 
 
 @pytest.mark.rule("BATCH-3")
@@ -235,13 +353,7 @@ def test_in_zigzag_all_ranks_have_the_same_causal_work(plan):
 
 
 @pytest.mark.rule("BATCH-20")
-def test_worked_causal_work():
-    for layout, expected in (("contiguous", [20, 68]), ("zigzag", [44, 44])):
-        assert causal_work(plan_batch((4, 12), BatchTopology(2), layout=layout)).tolist() == expected
-    assert causal_work(plan_batch((5, 3, 8), BatchTopology(4))).tolist() == [10, 11, 10, 26]
-    padded = plan_batch((3, 5), BatchTopology(2), layout="zigzag")
-    assert causal_work(padded).tolist() == [4, 17]
-    assert causal_work(padded, padding=True).tolist() == [23, 23]
+def test_work_of_contiguous_documents_may_be_near_twice_the_mean():
     work = causal_work(plan_batch((1000, 24, 3000, 72), BatchTopology(8)))
     assert round(work.max() / work.mean(), 2) == 1.96
 
@@ -303,12 +415,13 @@ def test_worked_relayouts():
         plans = [plan_batch(lengths, BatchTopology(2), layout=layout) for layout in LAYOUTS]
         for rank in range(2):
             x = relayout(*plans, rank)
-            found[lengths, rank] = (x.local_sources, x.local_targets, x.send_rows, x.receive_rows, x.input_splits)
+            rows = (x.local_sources, x.local_targets, x.send_rows, x.receive_rows)
+            found[lengths, rank] = (*rows, x.input_splits, x.output_splits)
     assert {key: tuple(part.tolist() for part in parts) for key, parts in found.items()} == {
-        ((8,), 0): ([0, 1], [0, 1], [2, 3], [2, 3], [0, 2]),
-        ((8,), 1): ([0, 1], [2, 3], [2, 3], [0, 1], [2, 0]),
-        ((3, 5), 0): ([0, 3], [0, 2], [1, 2], [3], [0, 2]),
-        ((3, 5), 1): ([1, 2, 3], [2, 3, 4], [0], [0, 1], [1, 0]),
+        ((8,), 0): ([0, 1], [0, 1], [2, 3], [2, 3], [0, 2], [0, 2]),
+        ((8,), 1): ([0, 1], [2, 3], [2, 3], [0, 1], [2, 0], [2, 0]),
+        ((3, 5), 0): ([0, 3], [0, 2], [1, 2], [3], [0, 2], [0, 1]),
+        ((3, 5), 1): ([1, 2, 3], [2, 3, 4], [0], [0, 1], [1, 0], [2, 0]),
     }
 
 
@@ -329,25 +442,11 @@ def test_plans_of_other_documents_have_no_relayout():
 def test_labels_are_counted_once_over_the_cp_ranks(plan, depth):
     cp, tp, sp = numbers(plan.topology)
     lengths = plan.lengths.tolist()
-    labels = loops.shifted(list(range(sum(lengths))), lengths, depth, -100)
+    labels = loops.shifted(list(range(sum(lengths))), lengths, depth)
     shards = loops.shards(lengths, cp, tp, sp, plan.layout, plan.alignment)
-    expected = [sum(row[4] >= 0 and labels[row[4]] != -100 for row in rows) for rows in shards]
+    expected = [loops.counted(labels, rows) for rows in shards]
     assert label_counts(plan, depth).tolist() == expected
     assert sum(expected) == sum(max(length - depth, 0) for length in lengths)
-
-
-@pytest.mark.rule("BATCH-27")
-@pytest.mark.parametrize(
-    ("lengths", "cp", "layout", "expected"),
-    [
-        ((3, 5), 2, "contiguous", [3, 3]),
-        ((7,), 2, "zigzag", [2, 4]),
-        ((13,), 4, "zigzag", [2, 2, 4, 4]),
-        ((698,), 4, "zigzag", [169, 176, 176, 176]),
-    ],
-)
-def test_worked_label_counts(lengths, cp, layout, expected):
-    assert label_counts(plan_batch(lengths, BatchTopology(cp), layout=layout)).tolist() == expected
 
 
 @pytest.mark.rule("BATCH-44")
@@ -397,6 +496,50 @@ def test_a_plan_fits_its_capacity_or_is_refused(request, capacity):
     else:
         with refused("HP-BATCH-013"):
             plan_batch(**request, capacity=capacity)
+
+
+@pytest.mark.rule("BATCH-1")
+@given(
+    st.fixed_dictionaries(
+        {name: st.integers(1, 2**31 - 1) | no_counts(1) for name in ("cp_size", "tp_size", "dp_size")}
+        | {"sequence_parallel": st.booleans() | st.integers(0, 1) | st.none() | st.text(max_size=3)}
+    )
+)
+def test_a_topology_is_of_sizes_and_a_flag_or_each_other_part_is_told(parts):
+    wrong = [name for name in ("cp_size", "tp_size", "dp_size") if not is_count(parts[name], 1)]
+    wrong += ["sequence_parallel"] if type(parts["sequence_parallel"]) is not bool else []
+    if not wrong:
+        assert attrs.asdict(BatchTopology(**parts)) == parts
+        return
+    with refused("HP-BATCH-001") as caught:
+        BatchTopology(**parts)
+    told = [(one.code, one.where, one.facts["name"], one.facts["value"]) for one in caught.error.violations]
+    assert told == [("HP-BATCH-001", name, name, repr(parts[name])[:60]) for name in wrong]
+
+
+@pytest.mark.rule("BATCH-1")
+@given(batch_requests(), st.data())
+def test_an_alignment_is_a_multiple_of_the_required_one_and_a_capacity_a_count(request, data):
+    needed = loops.alignment(*numbers(request["topology"]))
+    times = st.integers(1, 3).map(lambda times: times * needed)
+    alignment = data.draw(
+        times | st.integers(-needed, 3 * needed) | no_counts(1).filter(lambda value: value is not None)
+    )
+    capacity = data.draw(st.integers(10**6, 2**40) | no_counts(1))
+    fits = is_count(alignment, 1) and alignment % needed == 0
+    wrong = [] if fits else ["alignment"]
+    wrong += [] if capacity is None or is_count(capacity, 1) else ["capacity"]
+    request = request | {"alignment": alignment, "capacity": capacity}
+    if not wrong:
+        assert plan_batch(**request).alignment == alignment
+        return
+    with refused("HP-BATCH-001") as caught:
+        plan_batch(**request)
+    told = {one.where: one.facts for one in caught.error.violations}
+    assert sorted(told) == wrong
+    assert all(facts["name"] == name for name, facts in told.items())
+    if is_count(alignment, 1) and not fits:
+        assert (told["alignment"]["value"], told["alignment"]["required"]) == (alignment, needed)
 
 
 @pytest.mark.rule("BATCH-1")
@@ -469,6 +612,29 @@ def test_lengths_that_count_no_tokens_are_refused(lengths):
 
 
 @pytest.mark.rule("BATCH-7")
+@given(batch_requests(), st.lists(st.integers(-1, 9), max_size=4) | st.sets(st.integers(0, 6), max_size=4).map(sorted))
+def test_documents_without_tokens_are_listed_and_leave_no_trace(request, listed):
+    plan, lengths = plan_batch(**request), request["lengths"]
+    assert plan.dropped_documents.tolist() == [at for at, length in enumerate(lengths) if not length]
+    alone = plan_batch(**request | {"lengths": [length for length in lengths if length]})
+    for name in ("lengths", "cu_seq_lens", "sources", "position_ids"):
+        assert getattr(plan, name).tolist() == getattr(alone, name).tolist()
+    assert all(start < stop for start, stop in pairwise(plan.cu_seq_lens.tolist()))
+    parts, count = (plan.topology, plan.layout, plan.alignment), len(plan.lengths) + len(listed)
+    if listed == sorted(set(listed) & set(range(count))):
+        assert type(plan)(*parts, plan.lengths, listed).dropped_documents.tolist() == listed
+    else:
+        with refused("HP-BATCH-002") as caught:
+            type(plan)(*parts, plan.lengths, listed)
+        assert caught.error.where == "dropped_documents"
+        assert caught.error.facts == {"documents": count, "dropped": len(listed)}
+    if not all(lengths):
+        with refused("HP-BATCH-002") as caught:
+            type(plan)(*parts, lengths)
+        assert caught.error.facts["document"] == lengths.index(0)
+
+
+@pytest.mark.rule("BATCH-7")
 def test_a_plan_lists_documents_that_exist():
     plan = plan_batch((0, 3, 0), BatchTopology(2))
     for dropped in ((2, 0), (0, 3), (-1,), (1, 1)):
@@ -479,11 +645,24 @@ def test_a_plan_lists_documents_that_exist():
 
 
 @pytest.mark.rule("BATCH-21")
-@pytest.mark.parametrize("layout", ["ring", "", None, "Zigzag"])
-def test_an_unknown_layout_is_refused(layout):
+@given(
+    batch_requests(),
+    st.sampled_from(LAYOUTS).flatmap(
+        lambda name: st.sampled_from((name, name, name.title(), name.upper(), f"{name} ", name[:-1], [name], (name,)))
+    )
+    | st.text(max_size=80)
+    | NO_INTEGERS,
+)
+@example({"lengths": (5,), "topology": BatchTopology(2)}, "ring")
+@example({"lengths": (5,), "topology": BatchTopology(1)}, np.str_("zigzag"))
+def test_a_layout_has_one_of_two_names(request, layout):
+    request = request | {"layout": layout}
+    if type(layout) is str and layout in ("contiguous", "zigzag"):
+        assert plan_batch(**request).layout == layout
+        return
     with refused("HP-BATCH-004") as caught:
-        plan_batch((5,), BatchTopology(2), layout=layout)
-    assert caught.error.facts == {"layout": repr(layout), "known": ("contiguous", "zigzag")}
+        plan_batch(**request)
+    assert caught.error.facts == {"layout": repr(layout)[:60], "known": ("contiguous", "zigzag")}
 
 
 @given(batch_views())

@@ -30,7 +30,8 @@ from hpfun_torch.batch import (
     validate_hidden,
 )
 from hpfun_torch.batch.payload import pack, unpack
-from tests.oracles import batch_sharding as loops
+from tests.oracles import batch as loops
+from tests.plans import numbers
 from tests.refusals import refused
 
 LENGTHS = st.lists(st.integers(0, 9), max_size=5)
@@ -56,7 +57,7 @@ def batch_of(lengths, dtype=torch.int64):
 
 
 def rows_of(lengths, topology, layout, rank):
-    return loops.shards(lengths, topology.cp_size, topology.row_parts, layout)[rank]
+    return loops.shards(lengths, *numbers(topology), layout)[rank]
 
 
 @pytest.mark.rule("BATCH-12", "BATCH-13", "BATCH-15")
@@ -76,10 +77,10 @@ def test_every_field_of_every_rank_is_what_loops_over_tokens_cut(lengths, topolo
         rows = rows_of(lengths, topology, layout, rank)
         for name, pad in (("input_ids", 0), ("labels", -100), ("loss_weights", 0.0), ("visual_pos_masks", False)):
             assert shard[name].dtype == batch[name].dtype
-            assert shard[name].tolist() == [loops.cut(batch[name][0].tolist(), rows, pad)], name
-        places = loops.cut(loops.places(lengths), rows, None)
-        assert shard["position_ids"].tolist() == [[places]] * 4
-        assert shard["cu_seq_lens"].tolist() == loops.ends(lengths, topology.cp_size, topology.row_parts, layout)
+            assert shard[name].tolist() == [loops.held(batch[name][0].tolist(), rows, pad)], name
+        assert shard["position_ids"].tolist() == [[[row.place for row in rows]]] * 4
+        documents, _ = loops.padded(lengths, *numbers(topology), layout)
+        assert shard["cu_seq_lens"].tolist() == loops.ends(documents)
         assert shard["cu_seq_lens"].dtype == torch.int32
     for name, value in before.items():  # and the given batch is as it was
         assert torch.equal(batch[name], value) if isinstance(value, torch.Tensor) else batch[name] is value
@@ -103,6 +104,41 @@ def test_padding_takes_the_place_of_no_real_row_and_unlisted_fields_are_the_same
     del batch["position_ids"]
     sharder.shard(batch)["position_ids"].add_(9)
     assert sharder.shard(batch)["position_ids"].tolist() == [[0, 3, 0, 1, 6, 7]]
+
+
+def fits(name, axis, value, total):
+    """Whether a part of a batch has a row for each token: tried, not computed."""
+    if value is None:
+        return name != "input_ids"
+    if name == "input_ids":
+        return isinstance(value, torch.Tensor) and list(value.shape) == [1, total]
+    try:
+        return len(value.movedim(axis, 0)) == total
+    except (AttributeError, IndexError, TypeError):
+        return False
+
+
+@pytest.mark.rule("BATCH-11")
+@given(LENGTHS, TOPOLOGIES, LAYOUTS, st.data())
+@example([3, 5], BatchTopology(2), "contiguous", None)
+def test_each_field_has_a_row_for_each_token_or_is_named(lengths, topology, layout, data):
+    total, batch = sum(lengths), batch_of(lengths)
+    batch |= {"loss_mask": torch.ones(1, total), "attention_mask": None, "mine": torch.ones(total, 2)}
+    fields = (*OMNI_CP_TOKEN_FIELDS, FieldSpec("mine", -2))
+    shapes = st.lists(st.sampled_from((1, total, total + 1)), max_size=3).map(torch.zeros)
+    others = shapes | st.just(None) | st.just([0] * total)
+    names = st.sampled_from([spec.name for spec in fields])
+    batch |= data.draw(st.dictionaries(names, others, max_size=3)) if data else {}
+    wrong = [spec.name for spec in fields if not fits(spec.name, spec.sequence_dim, batch.get(spec.name), total)]
+    sharder = CPBatchSharder(plan_batch(lengths, topology, layout=layout), fields)
+    if not wrong:
+        assert sharder.shard(batch).keys() == batch.keys() | {"batch_plan"}
+        return
+    with refused("HP-BATCH-003") as caught:
+        sharder.shard(batch)
+    actual = [batch[name] if batch[name] is None else tuple(getattr(batch[name], "shape", ())) for name in wrong]
+    assert caught.error.facts == {"fields": tuple(wrong), "actual": tuple(actual), "expected": total}
+    assert len(caught.error.violations) == 1
 
 
 @pytest.mark.rule("BATCH-11")
@@ -134,6 +170,26 @@ def test_padding_that_a_dtype_cannot_hold_is_refused(dtype, pad):
     assert caught.error.facts["fields"] == ("mask",)
     with refused("HP-BATCH-003"):
         CPBatchSharder(plan_batch([3], BatchTopology(2)), ("input_ids",))
+
+
+@pytest.mark.rule("BATCH-14")
+@given(LENGTHS, st.integers(1, 6), st.sampled_from((1, 1, 2)), st.integers(1, 3), st.booleans(), LAYOUTS, st.booleans())
+@example([3, 5], 1, 1, 1, False, "contiguous", True)
+@example([4, 4], 1, 2, 1, False, "contiguous", True)
+def test_a_batch_comes_back_in_its_parts_where_one_rank_needs_no_padding(lengths, times, cp, tp, sp, layout, ruled):
+    lengths, topology = [length * times for length in lengths], BatchTopology(cp, tp, sp)
+    plan, batch = plan_batch(lengths, topology, layout=layout), batch_of(lengths)
+    documents, _ = loops.padded(lengths, cp, tp, sp, layout)
+    whole = cp == 1 and not any(token < 0 for document in documents for token in document)
+    sharder = CPBatchSharder(BatchRule(topology, layout) if ruled else plan)
+    shard = sharder.shard(batch)
+    assert shard.keys() == batch.keys() | {"batch_plan"}
+    assert shard["batch_plan"] == plan
+    assert [shard[name] is value for name, value in batch.items()] == [
+        whole or name in ("pixel_values", "names") for name in batch
+    ]
+    with refused("HP-BATCH-003"):  # which is looked at where nothing is cut, too
+        sharder.shard(batch | {"labels": torch.zeros(1, sum(lengths) + 1)})
 
 
 @pytest.mark.rule("BATCH-14")
@@ -176,7 +232,7 @@ def test_positions_that_a_batch_lacks_are_those_of_whole_documents(lengths, topo
     for rank in range(topology.cp_size):
         shard = CPBatchSharder(plan, cp_rank=rank).shard(batch)
         if topology.cp_size > 1 or plan.padded_length > sum(lengths):
-            places = [place for _, place in rows_of(lengths, topology, layout, rank)]
+            places = [row.place for row in rows_of(lengths, topology, layout, rank)]
             assert shard["position_ids"].tolist() == [places]
             assert shard["position_ids"].dtype == torch.int64
 
@@ -240,17 +296,13 @@ def test_labels_are_shifted_once_and_counted_by_rank(lengths, topology, layout):
     expected = loops.shifted(batch["labels"][0].tolist(), lengths)
     once = shift_batch_labels(batch, plan)
     assert once["labels"].tolist() == [expected]
-    counts = tuple(loops.counted(expected, rows) for rows in loops.shards(lengths, *sizes(topology), layout))
+    counts = tuple(loops.counted(expected, rows) for rows in loops.shards(lengths, *numbers(topology), layout))
     assert tuple(once["loss_scale"].valid_by_rank.tolist()) == counts
     assert once["num_items_in_batch"] == max(sum(counts), 1)
     assert valid_by_rank(plan, once["labels"]) == counts
     again = shift_batch_labels({name: once[name] for name in (*batch, "labels_shifted")}, plan)
     assert torch.equal(again["labels"], once["labels"])
     assert again["loss_scale"] == once["loss_scale"]
-
-
-def sizes(topology):
-    return topology.cp_size, topology.row_parts
 
 
 @pytest.mark.rule("BATCH-26")
@@ -322,21 +374,27 @@ def test_tensors_of_other_rows_than_planned_are_refused():
 
 
 @pytest.mark.rule("BATCH-40")
-def test_several_ranks_need_a_process_group():
-    for topology in (BatchTopology(2), BatchTopology(1, 2), BatchTopology(2, 2, sequence_parallel=True)):
+@given(st.builds(BatchTopology, st.integers(1, 3), st.integers(1, 3), st.booleans(), st.integers(1, 2)))
+def test_several_ranks_need_a_process_group(topology):
+    calls = [(lambda: OmniParallelBatch(topology, BatchGroups(), "cpu"), topology.parent_size)]
+    calls.append((lambda: batch_groups(topology), topology.parent_size * topology.dp_size))
+    for call, size in calls:
+        if size == 1:
+            call()
+            continue
         with refused("HP-BATCH-009") as caught:
-            OmniParallelBatch(topology, BatchGroups(), "cpu")
-        sizes_told = {name: caught.error.facts[name] for name in ("cp_size", "tp_size")}
-        assert sizes_told == {"cp_size": topology.cp_size, "tp_size": topology.tp_size}
-        with refused("HP-BATCH-009"):
-            batch_groups(topology)
+            call()
+        assert caught.error.facts == {"cp_size": topology.cp_size, "tp_size": topology.tp_size}
+
+
+@pytest.mark.rule("BATCH-40")
+def test_what_needs_a_group_by_itself_is_refused_without_one():
     with refused("HP-BATCH-009"):
         TPBatchBroadcaster(object())
     with refused("HP-BATCH-009"):
         gather_tokens(plan_batch([8], BatchTopology(2)), torch.ones(1, 4))
     with refused("HP-ENCODER-004"):
         gather_tokens(plan_batch([8], BatchTopology(2)), torch.ones(1, 3))
-    OmniParallelBatch(BatchTopology(1), BatchGroups(), "cpu")
 
 
 class Inputs:
@@ -353,6 +411,29 @@ class Inputs:
         assert context.view.plan is context.plan
         assert "batch_plan" not in context.whole
         return self.made
+
+
+NAMES = st.lists(
+    st.sampled_from(("images", "routes", "input_ids", "loss_mask", "batch_plan", "labels_shifted")), max_size=3
+)
+
+
+@pytest.mark.rule("BATCH-41")
+@given(NAMES | st.just(["images", "routes"]), NAMES | st.just(["routes"]), st.booleans())
+def test_a_runtime_input_is_declared_once_and_in_no_batch(names, made, mapped):
+    given = dict.fromkeys(made, 7) if mapped else list(made)
+    omni = OmniParallelBatch(BatchTopology(1), BatchGroups(), "cpu", Inputs(names, given))
+    before = OmniParallelBatch(BatchTopology(1), BatchGroups(), "cpu").prepare(batch_of([3, 5]))
+    wrong = [name for name in names if name in before or names.count(name) > 1]
+    wrong = wrong or (["no mapping"] if not mapped else [name for name in given if name in before or name not in names])
+    if not wrong:
+        got = omni.prepare(batch_of([3, 5]))
+        assert got.keys() == before.keys() | set(made)
+        assert all(got[name] == 7 for name in made)
+        return
+    with refused("HP-DATA-001") as caught:
+        omni.prepare(batch_of([3, 5]))
+    assert caught.error.facts["keys"] == (() if wrong == ["no mapping"] else tuple(dict.fromkeys(wrong)))
 
 
 @pytest.mark.rule("BATCH-41")

@@ -11,8 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import example, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from hpfun.batch import BatchTopology, batch_view, plan_batch  # noqa: E402
 from hpfun_torch import dense  # noqa: E402
@@ -96,6 +97,95 @@ def test_memory_stays_far_below_a_number_for_every_row_and_key(window):
     assert float(done.stdout) < 300
 
 
+class Largest(TorchDispatchMode):
+    """The most elements that a tensor of a block has."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **kwargs or {})
+        for part in torch.utils._pytree.tree_leaves(result):
+            if isinstance(part, torch.Tensor):
+                self.elements = max(self.elements, part.numel())
+        return result
+
+
+@pytest.mark.rule("DENSE-7")
+@settings(max_examples=30)
+@given(
+    st.lists(st.integers(64, 100), min_size=1, max_size=2),
+    st.sampled_from(("contiguous", "zigzag")),
+    st.integers(0, 1),
+    st.sampled_from((0, 1, 40)),
+    st.integers(1, 8),
+)
+def test_no_tensor_has_a_number_for_every_row_and_key(lengths, layout, rank, window, tile):
+    plan = plan_batch(lengths, BatchTopology(2), layout=layout)
+    context = DenseContext(plan, batch_view(plan, rank), None, tile)
+    rows, keys = plan.local_length, int(context.tiles(window).bank_lengths.sum())
+    query = rows_of(rows, (1,))[0]
+    bank = torch.randn(keys, 1, 12, dtype=torch.float64).requires_grad_()
+    with patch.object(dense, "_bank", lambda *given: bank), Largest() as largest:
+        dense_attention(query, query, query, context, window=window).square().sum().backward()
+    # a tile's mask and the bank; of a whole document's rows and keys there would be 64 x 64 and more
+    assert largest.elements <= max((tile + 1) * (max(lengths) + 4), 12 * plan.padded_length) < 64 * 64
+
+
+HEADS = st.tuples(st.integers(0, 6), st.integers(0, 3))
+ROWS = st.sampled_from((8, 8, 8, 4))
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64)
+
+
+@pytest.mark.rule("DENSE-8")
+@given(
+    ROWS,
+    HEADS,
+    st.sampled_from((0, 2, 2, 2, 3)),
+    st.sampled_from(DTYPES),
+    st.dictionaries(
+        st.sampled_from(("query", "key", "value")),
+        st.none() | st.sampled_from(DTYPES) | st.tuples(ROWS, HEADS.map(max), st.integers(1, 3)) | st.just((8, 2)),
+        max_size=1,
+    ),
+)
+def test_tensors_fit_or_are_refused(rows, heads, width, dtype, odd):
+    context = dense_context(plan_batch((5, 3), BatchTopology(1)))
+    shapes = {"query": (rows, heads[0], width), "key": (rows, heads[1], width), "value": (rows, heads[1], width)}
+    tensors = {name: torch.ones(shape, dtype=dtype) for name, shape in shapes.items()}
+    for name, how in odd.items():
+        tensors[name] = torch.ones(how, dtype=dtype) if isinstance(how, tuple) else how and tensors[name].to(how)
+    if fits(**tensors):
+        assert dense_attention(*tensors.values(), context).shape == tensors["query"].shape
+        return
+    with refused("HP-OPS-001"):
+        dense_attention(*tensors.values(), context)
+
+
+def fits(query, key, value):
+    """Whether eight rows of query heads can be dealt to the key heads, and scores computed."""
+    parts = (query, key, value)
+    if any(part is None or part.dtype == torch.int64 or part.dim() != 3 or len(part) != 8 for part in parts):
+        return False
+    if not query.dtype == key.dtype == value.dtype or not query.shape[2] == key.shape[2] == value.shape[2] > 0:
+        return False
+    dealt = [times * key.shape[1] for times in range(1, 7)]
+    return key.shape[1] == value.shape[1] > 0 and query.shape[1] in dealt
+
+
+@pytest.mark.rule("DENSE-8")
+@given(st.integers(1, 4), st.integers(1, 2))
+def test_a_plan_is_for_the_ranks_of_the_group(cp, tp):
+    plan = plan_batch((5, 3), BatchTopology(cp, tp))
+    if cp == 1:
+        assert dense_context(plan).plan == plan
+        return
+    with refused("HP-BATCH-009") as caught:
+        dense_context(plan)
+    assert caught.error.facts == {"cp_size": cp, "tp_size": tp}
+
+
 @pytest.mark.rule("DENSE-8")
 def test_tensors_that_do_not_fit_are_refused():
     context = dense_context(plan_batch((5, 3), BatchTopology(1)))
@@ -128,10 +218,17 @@ def test_tensors_that_do_not_fit_are_refused():
 
 
 @pytest.mark.rule("DENSE-9")
-@pytest.mark.parametrize(("dtype", "travels"), [(torch.float32, torch.bfloat16), (torch.float64, torch.float64)])
-def test_under_autocast_keys_travel_in_its_dtype(dtype, travels):
-    context = dense_context(plan_batch((5, 3), BatchTopology(1)))
-    rows = rows_of(8, (4, 2, 2), dtype=dtype)
+@settings(max_examples=30)
+@given(
+    st.lists(st.integers(1, 9).map(lambda half: 2 * half), min_size=1, max_size=3),
+    st.sampled_from(("contiguous", "zigzag")),
+    st.sampled_from((torch.float32, torch.float64, torch.bfloat16, torch.float16)),
+    st.sampled_from((torch.bfloat16, torch.float16)),
+)
+@example([4], "contiguous", torch.float64, torch.bfloat16)
+def test_under_autocast_keys_travel_in_its_dtype(lengths, layout, dtype, cast):
+    context = dense_context(plan_batch(lengths, BatchTopology(1), layout=layout))
+    rows = rows_of(sum(lengths), (4, 2, 2), dtype=dtype)
     seen = []
     real = dense._bank
 
@@ -140,9 +237,9 @@ def test_under_autocast_keys_travel_in_its_dtype(dtype, travels):
         return real(moved, *given)
 
     plain = step(context, rows, 0)
-    with patch.object(dense, "_bank", bank), torch.autocast("cpu", torch.bfloat16):
+    with patch.object(dense, "_bank", bank), torch.autocast("cpu", cast):
         found = step(context, rows, 0)
-    assert seen == [travels]
+    assert seen == [torch.float64 if dtype == torch.float64 else cast]
     for got, other in zip(found, plain, strict=True):
         torch.testing.assert_close(got.to(other.dtype), other, rtol=0.1, atol=0.1)
 

@@ -23,6 +23,7 @@ from hpfun.sharding import (
     sequence_alignment,
     validate_parallel_sizes,
 )
+from tests.odd_values import no_counts
 from tests.oracles import sharding as loops
 from tests.refusals import refused
 
@@ -390,6 +391,27 @@ def test_experts_go_by_the_mesh_that_is_to_be_built():
     assert "HP-SHARD-006" in dict(told(check_mesh(mesh, ShardingRequest(tp_size=3, ep_size=8))))
 
 
+AXES = st.fixed_dictionaries(
+    {}, optional={name: st.integers(1, 6) for name in ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")}
+)
+
+
+@pytest.mark.rule("SHARD-6", "SHARD-7")
+@given(AXES, st.integers(1, 4), st.integers(1, 4), st.integers(1, 96), st.booleans())
+@example({"dp_shard": 2, "cp": 2}, 2, 2, 8, False)
+def test_meshes_fit_what_has_its_axes_and_deals_experts_evenly(axes, cp, tp, ep, built):
+    axes |= {"cp": cp, "tp": tp} if built else {}
+    mesh, request = mesh_of(**axes), ShardingRequest(cp_size=cp, tp_size=tp, ep_size=ep)
+    found = check_mesh(mesh, request)
+    assert told(found) == sorted(loops.mesh_misfits(mesh, request))
+    misfit = ("HP-SHARD-006", "ep_size")
+    for violation in found:
+        if violation.code == misfit[0]:  # the degrees that it names are those that fit, and no others
+            degrees = [attrs.evolve(request, ep_size=size) for size in range(1, 1 + 6**3)]
+            fits = [other.ep_size for other in degrees if misfit not in loops.mesh_misfits(mesh, other)]
+            assert violation.facts["legal"] == tuple(fits)
+
+
 @pytest.mark.rule("SHARD-6", "SHARD-7")
 def test_small_meshes_fit_exactly_what_deals_evenly():
     sizes = (None, 1, 2, 3)
@@ -440,6 +462,40 @@ def test_a_degree_that_is_none_is_refused_with_the_nearest_ones(value, choices):
     assert caught.error.facts["choices"] == choices
     assert caught.error.facts["value"] in (value, repr(value))
     assert from_json(to_json(ShardingRequest(tp_size=choices[0]))).tp_size == choices[0]
+
+
+GOOD_SIZES = st.integers(1, 2**31 - 1)
+BAD_SIZES = st.one_of(no_counts(1).filter(lambda value: value is not None), st.integers(2**31), st.floats(-9, 99))
+READ = {  # what each field takes, and what not
+    **dict.fromkeys(("tp_size", "cp_size", "ep_size"), (GOOD_SIZES, BAD_SIZES)),
+    "seq_len": (GOOD_SIZES | st.none(), BAD_SIZES),
+    **dict.fromkeys(
+        ("sequence_parallel", "loss_parallel", "kv_replicate"),
+        (st.booleans(), no_counts(2).filter(lambda value: type(value) is not bool)),
+    ),
+    "cp_layout": (st.sampled_from(BOTH), no_counts(1) | st.sampled_from(("ring", "Zigzag", ""))),
+}
+
+
+@pytest.mark.rule("SHARD-9")
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(READ, st.booleans())), st.data())
+def test_all_that_cannot_be_read_is_told_with_the_nearest_that_can(drawn, data):
+    given = {name: data.draw(READ[name][bad]) for name, bad in drawn.items()}
+    wrong = [name for name, bad in sorted(drawn.items()) if bad]
+    if not wrong:
+        request = ShardingRequest(**given)
+        assert {name: getattr(request, name) for name in given} == given
+        return
+    with refused("HP-SHARD-009") as caught:
+        ShardingRequest(**given)
+    assert told(caught.error.violations) == [("HP-SHARD-009", name) for name in wrong]
+    for violation in caught.error.violations:
+        value, choices = given[violation.where], violation.facts["choices"]
+        if type(value) is float and abs(value) < 100 and violation.where.endswith(("size", "len")):
+            below = [size for size in range(1, 101) if size <= value] or [1]
+            above = [size for size in range(1, 101) if size >= value]
+            assert choices == tuple(sorted({below[-1], above[0]}))
+        assert all(value != choice or type(value) is not type(choice) for choice in choices)
 
 
 @pytest.mark.rule("SHARD-9")

@@ -1,6 +1,7 @@
 """Functions of the batch family that the tests run on every rank of a pool; results are plain values."""
 
 import time
+from collections.abc import Iterable
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -98,14 +99,10 @@ def broadcast_arrives(tensors: dict[str, tuple], values: dict[str, Any]) -> tupl
     return same and own, [name for name, _ in calls]
 
 
-def broadcast_of(kind: str) -> tuple[str, dict[str, Any], list[tuple[str, int]], float]:
-    """A broadcast that fails, and whether the group works afterwards."""
+def broadcast_of(kind: str, holders: Iterable[int] = (0,)) -> tuple[str, dict[str, Any], list[tuple[str, int]], float]:
+    """A broadcast where these ranks have such a batch; the group works afterwards."""
     rank = dist.get_rank()
-    batch: Any = {"input_ids": torch.arange(6)[None]} if rank == 0 else None
-    if kind == "second" and rank == 1:
-        batch = {"input_ids": torch.arange(6)[None]}
-    elif rank == 0:
-        batch = failing_batch(kind, batch)
+    batch = failing_batch(kind, {"input_ids": torch.arange(6)[None]}) if rank in holders else None
     start = time.monotonic()
     with counted() as calls, patch.object(broadcast, "VERSION", 2 if kind == "version" and rank == 0 else 1):
         _, outcome = attempt(TPBatchBroadcaster().broadcast, batch)
@@ -113,6 +110,14 @@ def broadcast_of(kind: str) -> tuple[str, dict[str, Any], list[tuple[str, int]],
     after = TPBatchBroadcaster().broadcast({"x": torch.arange(3)} if rank == 0 else None)
     assert after["x"].tolist() == [0, 1, 2]
     return outcome.code, dict(outcome.facts), calls, spent
+
+
+def broadcast_with(values: dict[str, Any]) -> tuple[str, dict[str, Any], list[tuple[str, int]]]:
+    """A broadcast of a batch with such values beside its tokens."""
+    batch = {"input_ids": torch.arange(6)[None], **values}
+    with counted() as calls:
+        _, outcome = attempt(TPBatchBroadcaster().broadcast, batch if dist.get_rank() == 0 else None)
+    return outcome.code, dict(outcome.facts), calls
 
 
 class Broken(dict):
@@ -226,12 +231,11 @@ def raise_prepared(topology: BatchTopology, kind: str, bad: int, batch: dict[str
     OmniParallelBatch(topology, groups, "cpu").prepare(given)
 
 
-def prepared_with_failure_of_all(topology: BatchTopology, silent: int, batch: dict[str, Any]) -> tuple[str, Any]:
-    """Every rank's code and the failing ranks, where a batch is bad and rank ``silent`` has none."""
-    groups = groups_of(topology)
-    given = batch if groups.coordinates(topology)[1] == 0 and dist.get_rank() != silent else None
-    _, outcome = attempt(OmniParallelBatch(topology, groups, "cpu").prepare, given)
-    return outcome.code, outcome.facts["failing_ranks"]
+def prepared_with_kinds(topology: BatchTopology, kinds: list[str], batch: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Code and facts where each rank reads a batch that is bad in its own way, or good."""
+    given = failing_batch(kinds[dist.get_rank()], batch)
+    _, outcome = attempt(OmniParallelBatch(topology, groups_of(topology), "cpu").prepare, given)
+    return outcome.code, dict(outcome.facts)
 
 
 def misfitting_groups(topology: BatchTopology) -> dict[str, str]:

@@ -116,6 +116,17 @@ def collectives(family, lengths, options):
     """Collectives of forward and of backward, and rows of keys that this rank got in the forward, by layer."""
     model = on(family, options)
     batch = packed(model, lengths)
+    return _travels(lambda: model(**batch).loss)
+
+
+def travels(lengths, layout, window, heads):
+    """Collectives of one call of attention and of its backward, and rows of keys that this rank got in the call."""
+    context = dense.dense_context(plan_batch(lengths, BatchTopology(dist.get_world_size()), layout=layout))
+    own = [torch.ones(context.local_rows, count, 2).requires_grad_() for count in (*heads, heads[1])]
+    return _travels(lambda: dense.dense_attention(*own, context, window=window).sum())
+
+
+def _travels(forward):
     rows = []
     real = dist.all_to_all_single
 
@@ -123,12 +134,12 @@ def collectives(family, lengths, options):
         rows.append(sum(splits) - splits[dist.get_rank()])
         return real(output, given, splits, *others, **named)
 
-    with patch.object(dist, "all_to_all_single", counting), Recorder() as forward:
-        loss = model(**batch).loss
+    with patch.object(dist, "all_to_all_single", counting), Recorder() as there:
+        loss = forward()
     received = list(rows)
-    with Recorder() as backward:
+    with Recorder() as back:
         loss.backward()
-    return forward.started, backward.started, received
+    return there.started, back.started, received
 
 
 def two_in_flight(family, options, packs):

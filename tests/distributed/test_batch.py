@@ -1,5 +1,7 @@
 """Batches over real processes: bits that arrive, counted collectives, failures that reach all, rows that come home."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,8 @@ from hypothesis import strategies as st
 
 from hpfun.batch import BatchTopology, plan_batch
 from tests.distributed import on_ranks_batch as on_ranks
-from tests.oracles import batch_sharding as loops
+from tests.oracles import batch as loops
+from tests.plans import numbers
 from tests.refusals import refused
 
 PAIRS = BatchTopology(2, 2)
@@ -81,7 +84,6 @@ def test_a_header_of_four_numbers_says_how_many_bytes_follow(ranks):
 @pytest.mark.parametrize(
     ("kind", "code"),
     [
-        ("none", "HP-BATCH-010"),
         ("list", "HP-BATCH-011"),
         ("object", "HP-BATCH-011"),
         ("tuple", "HP-BATCH-011"),
@@ -96,16 +98,40 @@ def test_what_is_wrong_at_the_source_every_rank_raises_after_two_broadcasts(rank
         assert facts == answers[0][1]
         assert [name for name, _ in calls] == ["broadcast"] * 2
         assert spent < 5
-    if kind == "none":
-        assert answers[2][1]["tp_rank"] == 0
 
 
-@pytest.mark.rule("BATCH-34")
-def test_a_rank_that_has_a_batch_beside_the_source_makes_all_calls_and_raises(ranks):
-    answers = ranks(3).run(on_ranks.broadcast_of, "second")
-    assert [code for code, *_ in answers] == ["", "HP-BATCH-010", ""]
-    assert answers[1][1]["tp_rank"] == 1
-    assert all(len(calls) == 3 for _, _, calls, _ in answers)
+@pytest.mark.rule("BATCH-34", "BATCH-36")
+@given(st.sets(st.integers(0, 2)))
+@example(set())
+@example({1, 2})
+@example({0, 1})
+def test_a_batch_of_rank_0_alone_arrives_and_any_other_is_told(ranks, holders):
+    answers = ranks(3).run(on_ranks.broadcast_of, "good", holders)
+    for rank, (code, facts, calls, _) in enumerate(answers):
+        wrong = 0 not in holders or rank in holders - {0}
+        assert code == ("HP-BATCH-010" if wrong else "")
+        assert not wrong or facts["tp_rank"] == (rank if 0 in holders else 0)
+        assert len(calls) == (3 if 0 in holders else 2)
+
+
+NO_PARTS = st.sampled_from((1j, b"bytes", Fraction(1, 2), {1, 2}, (1, 2), (), range(3), {1: 2}, np.float32(1), object))
+
+
+@pytest.mark.rule("BATCH-37", "BATCH-38")
+@given(
+    st.dictionaries(st.text(max_size=3), PLAIN, max_size=2),
+    st.dictionaries(
+        st.text(min_size=1, max_size=3),
+        st.recursive(NO_PARTS, lambda odd: st.tuples(PLAIN, odd).map(list) | odd.map(lambda part: {"in": part})),
+        min_size=1,
+        max_size=2,
+    ),
+)
+def test_what_cannot_travel_every_rank_refuses_with_the_same_facts(ranks, values, odd):
+    answers = ranks(3).run(on_ranks.broadcast_with, {**values, **odd})
+    assert {code for code, _, _ in answers} == {"HP-BATCH-011"}
+    assert all(facts == answers[0][1] for _, facts, _ in answers)
+    assert all([name for name, _ in calls] == ["broadcast"] * 2 for *_, calls in answers)
 
 
 @pytest.mark.rule("BATCH-34")
@@ -142,16 +168,16 @@ def test_groups_are_those_of_the_topology_or_refused(ranks):
 def test_every_rank_gets_its_rows_with_shifted_labels_for_four_collectives(ranks, topology, layout):
     batch = whole_batch()
     shifted = loops.shifted(batch["labels"][0].tolist(), LENGTHS)
-    rows = loops.shards(LENGTHS, topology.cp_size, topology.row_parts, layout)
-    ends = loops.ends(LENGTHS, topology.cp_size, topology.row_parts, layout)
+    rows = loops.shards(LENGTHS, *numbers(topology), layout)
+    documents, _ = loops.padded(LENGTHS, *numbers(topology), layout)
     plan = plan_batch(LENGTHS, topology, layout=layout)
     for rank, (got, calls) in enumerate(ranks(4).run(on_ranks.prepared, topology, layout, batch)):
         mine = rows[rank // topology.tp_size]
         assert got == {
-            "input_ids": [loops.cut(batch["input_ids"][0].tolist(), mine, 0)],
-            "labels": [loops.cut(shifted, mine, -100)],
-            "position_ids": [[place for _, place in mine]],
-            "cu_seq_lens": ends,
+            "input_ids": [loops.held(batch["input_ids"][0].tolist(), mine, 0)],
+            "labels": [loops.held(shifted, mine, -100)],
+            "position_ids": [[row.place for row in mine]],
+            "cu_seq_lens": loops.ends(documents),
             "grids": [[1, 4, 4]],
             "epoch": 3,
             "labels_shifted": True,
@@ -212,11 +238,33 @@ def test_what_one_rank_finds_all_raise_and_the_groups_work_on(ranks, kind, bad, 
         assert facts["failing_ranks"] == (first, first + 1)
 
 
+FAILING = {
+    "none": "HP-BATCH-010",
+    "boundaries": "HP-BATCH-002",
+    "fields": "HP-BATCH-003",
+    "shard": "HP-BATCH-008",
+    "crash": "HP-AGREE-002",
+}
+DIFFERENT = {"lengths": "plan", "tokens": "input_ids", "labels": "labels"}
+
+
 @pytest.mark.rule("BATCH-39")
-def test_the_lowest_failing_rank_speaks_for_all(ranks):
-    batch = whole_batch() | {"cu_seq_lens": torch.tensor([0, 2])}  # wrong on all, and rank 2 has none
-    answers = ranks(4).run(on_ranks.prepared_with_failure_of_all, PAIRS, 2, batch)
-    assert answers == [("HP-BATCH-002", (0, 1, 2, 3))] * 4
+@given(st.lists(st.sampled_from(("good", "good", *FAILING, *DIFFERENT)), min_size=4, max_size=4))
+@example(["good"] * 4)
+@example(["good", "boundaries", "none", "good"])
+@example(["good", "good", "labels", "good"])
+def test_the_lowest_failing_rank_speaks_for_all_and_then_those_that_differ(ranks, kinds):
+    answers = ranks(4).run(on_ranks.prepared_with_kinds, FOUR, kinds, whole_batch())
+    failing = tuple(rank for rank, kind in enumerate(kinds) if kind in FAILING)
+    code = FAILING[kinds[failing[0]]] if failing else "HP-BATCH-007" if len(set(kinds)) > 1 else ""
+    for got, facts in answers:
+        assert (got, facts) == (code, answers[0][1])
+    facts = answers[0][1]
+    if failing:
+        assert facts["failing_ranks"] == failing
+    elif code:
+        assert [facts["digests"].index(digest) for digest in facts["digests"]] == list(map(kinds.index, kinds))
+        assert set(facts["fields"]) >= {DIFFERENT[kind] for kind in kinds if kind in DIFFERENT and kind != kinds[0]}
 
 
 @pytest.mark.rule("BATCH-41")

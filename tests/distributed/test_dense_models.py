@@ -13,6 +13,7 @@ from hpfun.batch import BatchTopology, plan_batch
 from tests import dense_models
 from tests.dense_models import FAMILIES, PACKED, WINDOW, differences
 from tests.distributed import on_ranks_dense as on_ranks
+from tests.oracles import batch as loops
 from tests.oracles import dense as oracle
 
 LOSS, LOGITS, GRADIENTS = 1e-12, 1e-11, 1e-11  # absolute; of the greatest; of the greatest of the parameter
@@ -123,6 +124,32 @@ def test_in_a_contiguous_layout_only_rows_of_the_bank_travel_once_a_layer(ranks,
     for rank, (_, _, received) in enumerate(ranks(4).run(on_ranks.collectives, family, PACKED, {})):
         assert received == [report.halo_rows[rank] for report in layers]
     assert prefix.moved_rows < prefix.all_gather_rows / 2
+
+
+@pytest.mark.rule("DENSE-5")
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(1, 20), min_size=1, max_size=5).map(tuple),
+    st.sampled_from(LAYOUTS),
+    st.sampled_from((0, 1, 5, 100)),
+    st.sampled_from(((1, 1), (4, 2))),
+    st.sampled_from((2, 4)),
+)
+@example((3, 5), "contiguous", 0, (1, 1), 2)
+def test_keys_of_others_that_the_rows_see_travel_once_a_call(ranks, lengths, layout, window, heads, size):
+    pack = lengths, size, 1, False, layout
+    documents, shards = loops.padded(*pack)[0], loops.shards(*pack)
+    seen = oracle.seen(list(map(len, documents)), window)
+    expected = []
+    for rows in shards:
+        own = {row.position for row in rows}
+        expected.append(len({key for position in own for key in seen[position]} - own))
+    calls = 1 if layout == "zigzag" or any(expected) else 0
+    for needed, (there, back, received) in zip(
+        expected, ranks(size).run(on_ranks.travels, lengths, layout, window, heads), strict=True
+    ):
+        assert (there, back) == (calls, calls)
+        assert received == ([] if layout == "zigzag" or not calls else [needed])
 
 
 @pytest.mark.rule("DENSE-6")

@@ -6,7 +6,8 @@ from hpfun.batch import BatchTopology
 from tests import vision_model
 from tests.dense_models import IGNORED, differences
 from tests.distributed import on_ranks_vision as on_ranks
-from tests.oracles import batch_sharding as loops
+from tests.oracles import batch as loops
+from tests.plans import numbers
 from tests.vision_model import IMAGE, LENGTHS
 
 LOSS, LOGITS, GRADIENTS = 1e-12, 1e-11, 1e-11  # absolute; of the greatest; of the greatest of the parameter
@@ -58,7 +59,8 @@ def test_every_field_is_cut_as_the_loop_over_tokens_cuts_it(ranks, topology, lay
     )
     goals = loops.shifted(labels, LENGTHS)
     images = [token for token, number in enumerate(ids) if number == IMAGE]
-    pack = LENGTHS, topology.cp_size, 1, layout
+    pack = LENGTHS, *numbers(topology), layout
+    documents, _ = loops.padded(*pack)
     shards = loops.shards(*pack)
     counts = [loops.counted(goals, rows) for rows in shards]
     assert (sum(LENGTHS), len(images), sum(counts)) == (51, 24, 25)
@@ -66,13 +68,13 @@ def test_every_field_is_cut_as_the_loop_over_tokens_cuts_it(ranks, topology, lay
     for rank, (fields, valid, count, same) in enumerate(answers):
         rows = shards[rank // topology.tp_size]
         assert fields == {
-            "input_ids": [loops.cut(ids, rows, 0)],
-            "labels": [loops.cut(goals, rows, IGNORED)],
-            "mm_token_type_ids": [loops.cut(kinds, rows, 0)],
-            "visual_pos_masks": [loops.cut(masks, rows, False)],
-            "position_ids": [[loops.cut(row, rows, None)] for row in whole["position_ids"][:, 0].tolist()],
-            "cu_seq_lens": loops.ends(*pack),
-            "feature_rows": [images.index(token) for token, _ in rows if token in images],
+            "input_ids": [loops.held(ids, rows, 0)],
+            "labels": [loops.held(goals, rows, IGNORED)],
+            "mm_token_type_ids": [loops.held(kinds, rows, 0)],
+            "visual_pos_masks": [loops.held(masks, rows, False)],
+            "position_ids": [[loops.held_places(given, rows)] for given in whole["position_ids"][:, 0].tolist()],
+            "cu_seq_lens": loops.ends(documents),
+            "feature_rows": [images.index(row.token) for row in rows if row.token in images],
         }
         assert (valid, count) == (counts, 25)
         assert same == ([] if rank % topology.tp_size else ["pixel_values", "image_grid_thw"])

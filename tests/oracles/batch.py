@@ -1,4 +1,18 @@
-"""Batch layouts from their definition, token by token: loops over places, no arithmetic on intervals."""
+"""Batch layouts from their definition, token by token: loops over places, no arithmetic on intervals.
+
+A topology is ``cp, tp, sp``: ranks that cut a batch, ranks for each of these parts, and whether those share its rows.
+"""
+
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """A row of the padded pack: its place in the pack, its padded document, its place in it, and its token or -1."""
+
+    position: int
+    document: int
+    place: int
+    token: int
 
 
 def alignment(cp, tp, sp):
@@ -27,23 +41,48 @@ def padded(lengths, cp, tp, sp, layout, multiple=None):
     return documents + ([more] if more else []), dropped
 
 
+def ends(documents):
+    """Cumulative ends of documents, with a leading 0."""
+    return [sum(map(len, documents[:at])) for at in range(len(documents) + 1)]
+
+
 def shards(lengths, cp, tp, sp, layout, multiple=None):
-    """Per CP rank its rows as (position, document, place in it, tokens of it with padding, token)."""
+    """The rows of each CP rank, in their order."""
     documents, _ = padded(lengths, cp, tp, sp, layout, multiple)
     rows = []
     for number, document in enumerate(documents):
         for place, token in enumerate(document):
-            rows.append((len(rows), number, place, len(document), token))
+            rows.append(Row(len(rows), number, place, token))
     if layout == "contiguous":
         local = len(rows) // cp
         return [rows[rank * local : (rank + 1) * local] for rank in range(cp)]
     found = [[] for _ in range(cp)]
     for row in rows:
         chunk = 0
-        while (chunk + 1) * (row[3] // (2 * cp)) <= row[2]:
+        while (chunk + 1) * (len(documents[row.document]) // (2 * cp)) <= row.place:
             chunk += 1
         found[chunk if chunk < cp else 2 * cp - 1 - chunk].append(row)
     return found
+
+
+def places(lengths):
+    """Each token's place in its document."""
+    return [place for length in lengths for place in range(length)]
+
+
+def held(values, rows, pad):
+    """The values of the tokens of a rank's rows, ``pad`` for padding."""
+    return [pad if row.token < 0 else values[row.token] for row in rows]
+
+
+def held_places(values, rows):
+    """The values of the tokens of a rank's rows; padding counts on from its document's first row."""
+    return [row.place if row.token < 0 else values[row.token] for row in rows]
+
+
+def counted(labels, rows, ignore=-100):
+    """Labels of a rank's rows that count, after they were shifted."""
+    return sum(row.token >= 0 and labels[row.token] != ignore for row in rows)
 
 
 def intervals(positions):
@@ -57,7 +96,7 @@ def intervals(positions):
     return tuple(map(tuple, found))
 
 
-def shifted(labels, lengths, depth, ignore):
+def shifted(labels, lengths, depth=1, ignore=-100):
     """Each token's label ``depth`` tokens on, if that token is in the same document."""
     owner = [number for number, length in enumerate(lengths) for _ in range(length)]
     return [
