@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from tests.bench import attention, batch, devices, plans, recompute, sequence
+from tests.bench import attention, batch, devices, equality, plans, recompute, sequence
 
 PARTS = {
     "locality": plans.locality,
@@ -20,6 +20,7 @@ PARTS = {
     "batch": batch.figures,
     "recompute": recompute.figures,
     "attention": attention.figures,
+    "equality": equality.figures,
 }
 
 
@@ -38,7 +39,8 @@ def main(arguments: list[str]) -> int:
         table.columns[column].justify = "right"
     for figure in figures:
         digits = 5 if figure.limit < 1.1 and figure.value > 1 else 3
-        value = f"{figure.value:.{digits}f}" if figure.unit else f"{figure.value:.0f}"
+        number = f"{figure.value:.1e}" if 0 < figure.value < 1e-3 else f"{figure.value:.{digits}f}"
+        value = number if figure.unit else f"{figure.value:.0f}"
         table.add_row(figure.name, value, f"{figure.limit:g}", "yes" if figure.holds else "NO")
     Console(width=100).print(table)
     path.parent.mkdir(parents=True, exist_ok=True)
