@@ -387,6 +387,18 @@ def test_several_ranks_need_a_process_group(topology):
         assert caught.error.facts == {"cp_size": topology.cp_size, "tp_size": topology.tp_size}
 
 
+@pytest.mark.rule("BATCH-23", "BATCH-25")
+@pytest.mark.parametrize("value", [None, (3, 5), BatchTopology(2)], ids=str)
+def test_what_is_no_plan_is_refused(value):
+    for call in (
+        lambda: gather_tokens(value, torch.ones(1, 8)),
+        lambda: shift_batch_labels(batch_of([3, 5]), value),
+        lambda: CPBatchSharder(value).shard(batch_of([3, 5])),
+    ):
+        with refused("HP-BATCH-007"):
+            call()
+
+
 @pytest.mark.rule("BATCH-40")
 def test_what_needs_a_group_by_itself_is_refused_without_one():
     with refused("HP-BATCH-009"):

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from hpfun.batch import BatchPlan, DecoderSequenceLayout
+from hpfun.batch.plan import check_plan
 from hpfun.errors import refusal
 from hpfun_torch.batch.rows import token_rows
 from hpfun_torch.checks import check_dim, group_size
@@ -48,14 +49,14 @@ def gather_tokens(
 
     ``local`` are the rows of this rank's shard on ``sequence_dim``, and ``group`` the CP ranks; or with sequence
     parallelism its part of the shard, and the parent group. Costs one all-gather. Differentiable: a row's gradient is
-    the sum of all ranks' gradients of it, 0 for padding. Raises HP-BATCH-009 for a group of another size and
-    HP-ENCODER-004 for other rows, before the collective.
+    the sum of all ranks' gradients of it, 0 for padding. Raises HP-BATCH-007 for what is no plan, HP-BATCH-009 for a
+    group of another size and HP-ENCODER-004 for other rows, before the collective.
 
     >>> from hpfun.batch import BatchTopology, plan_batch
     >>> gather_tokens(plan_batch((3,), BatchTopology(1)), torch.tensor([[5, 6, 7, 0]])).tolist()
     [[5, 6, 7]]
     """
-    rows, topology = _rows(local, sequence_dim), plan.topology
+    rows, topology = _rows(local, sequence_dim), check_plan(plan).topology
     parts = topology.cp_size * (topology.row_parts if rows != plan.local_length else 1)
     if rows * parts != plan.padded_length:
         expected = plan.padded_length // parts

@@ -20,6 +20,7 @@ from hpfun.batch import (
     restore_index,
     shift_labels,
 )
+from hpfun.batch.plan import check_plan
 from hpfun.errors import refusal
 from hpfun_torch.batch.rows import KEPT, PlacedRows, index
 from hpfun_torch.batch.shard import PLAN, Batch, check_batch
@@ -37,7 +38,7 @@ def shift_batch_labels(
     Adds ``labels_shifted=True``, ``loss_scale`` (of the CP ranks, see ``hpfun.batch.loss_scale`` for ``reduction``) and
     ``num_items_in_batch``, its divisor, where the batch has none of these. Labels that are marked as shifted stay as
     they are; a batch without ``labels`` in ``fields`` comes back as it is. Raises HP-BATCH-008 for a batch that was cut
-    already and HP-BATCH-003 for labels of other tokens than the plan's.
+    already, HP-BATCH-007 for what is no plan and HP-BATCH-003 for labels of other tokens than the plan's.
 
     >>> from hpfun.batch import BatchTopology, plan_batch
     >>> batch = {"input_ids": torch.zeros(1, 5), "labels": torch.tensor([[11, 12, 21, 22, 23]])}
@@ -52,7 +53,7 @@ def shift_batch_labels(
     labels = batch.get(LABELS)
     if spec is None or labels is None:
         return dict(batch)
-    check_batch((spec,), batch, plan.num_tokens)
+    check_batch((spec,), batch, check_plan(plan).num_tokens)
     ignore = spec.pad if type(spec.pad) is int else IGNORED
     if not batch.get(SHIFTED):
         labels = _labels_ahead(plan, labels.device).place(labels, spec.sequence_dim, ignore)

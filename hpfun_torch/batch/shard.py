@@ -11,6 +11,7 @@ import torch
 
 from hpfun.batch import OMNI_CP_TOKEN_FIELDS, BatchPlan, BatchView, FieldSpec, batch_view, check_fields
 from hpfun.batch.fields import POSITION
+from hpfun.batch.plan import check_plan
 from hpfun.errors import Violation, collect, refusal, refuse_all
 from hpfun_torch.batch.rows import index, view_positions, view_rows
 
@@ -43,10 +44,11 @@ class CPBatchSharder:
         field's pad. A position field that the batch lacks is made, int64 ``[1, local]``. ``cu_seq_lens`` becomes the
         ends of the padded documents of all ranks, in its dtype (int32 where it had none). One rank without padding
         gets the batch as it is; so does a shard of the same plan. Raises HP-BATCH-003 for fields that do not fit,
-        HP-BATCH-007 for a batch that carries another plan, HP-ENCODER-004 for a rank outside the plan, and what the
-        rule raises.
+        HP-BATCH-007 for a batch that carries another plan and for what is no plan, HP-ENCODER-004 for a rank outside
+        the plan, and what the rule raises.
         """
-        plan = self.plan_or_rule if isinstance(self.plan_or_rule, BatchPlan) else self.plan_or_rule(batch)
+        rule = self.plan_or_rule
+        plan = check_plan(rule(batch) if callable(rule) else rule, "plan_or_rule")
         view = batch_view(plan, self.cp_rank)
         if PLAN in batch:
             _check_carried(batch[PLAN], plan)
