@@ -11,6 +11,7 @@ from hpfun.batch.report import relative_work
 from hpfun.batch_report import batches_figure, draw_batches, strip_ranks
 from hpfun.strategies import batch_plans
 from tests.oracles import batch as loops
+from tests.plans import numbers
 from tests.refusals import refused
 
 
@@ -18,14 +19,13 @@ from tests.refusals import refused
 @given(batch_plans())
 def test_figures_are_what_counting_gives(plan):
     topology, lengths = plan.topology, plan.lengths.tolist()
-    group = topology.cp_size, topology.tp_size, topology.sequence_parallel
-    shards = loops.shards(lengths, *group, plan.layout, plan.alignment)
-    real = [[row for row in rows if row[4] >= 0] for rows in shards]
-    work = [sum(row[2] + 1 for row in rows) for rows in real]
+    shards = loops.shards(lengths, *numbers(topology), plan.layout, plan.alignment)
+    real = [[row for row in rows if row.token >= 0] for rows in shards]
+    work = [sum(row.place + 1 for row in rows) for rows in real]
     labels = [0] * topology.cp_size
     ends = np.cumsum(lengths).tolist()
     for rank, rows in enumerate(real):
-        labels[rank] = sum(row[4] + 1 not in ends for row in rows)
+        labels[rank] = sum(row.token + 1 not in ends for row in rows)
     found = batch_figures(plan)
     assert found["padded"] == sum(map(len, shards))
     assert found["padding"] == found["padded"] - sum(lengths)
@@ -46,7 +46,7 @@ def needed(shards, rank, layout):
     if layout == "zigzag":
         return sum(len(rows) for other, rows in enumerate(shards) if other != rank)
     first = shards[rank][0]
-    return sum(row[1] == first[1] for rows in shards[:rank] for row in rows)
+    return sum(row.document == first.document for rows in shards[:rank] for row in rows)
 
 
 @given(batch_plans())

