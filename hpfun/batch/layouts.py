@@ -33,12 +33,21 @@ def _contiguous(cu_seq_lens: np.ndarray, cp_size: int, cp_rank: int) -> Pieces:
 
 
 def _zigzag(cu_seq_lens: np.ndarray, cp_size: int, cp_rank: int) -> Pieces:
-    firsts = cu_seq_lens[:-1]
+    starts, stops = _zigzag_shards(cu_seq_lens, cp_size, np.array([cp_rank]))
+    return Pieces(np.arange(starts.size) // 2, starts[0], stops[0])
+
+
+def _contiguous_shards(cu_seq_lens: np.ndarray, cp_size: int, cp_ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    local = int(cu_seq_lens[-1]) // cp_size
+    return cp_ranks[:, None] * local, (cp_ranks[:, None] + 1) * local
+
+
+def _zigzag_shards(cu_seq_lens: np.ndarray, cp_size: int, cp_ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    firsts, ranks = cu_seq_lens[:-1], cp_ranks[:, None]
     chunks = (cu_seq_lens[1:] - firsts) // (2 * cp_size)
-    starts = np.empty((len(chunks), 2), np.int64)
-    starts[:, 0] = firsts + cp_rank * chunks
-    starts[:, 1] = firsts + (2 * cp_size - 1 - cp_rank) * chunks
-    return Pieces(np.arange(2 * len(chunks)) // 2, starts.ravel(), (starts + chunks[:, None]).ravel())
+    starts = np.stack((firsts + ranks * chunks, firsts + (2 * cp_size - 1 - ranks) * chunks), axis=-1)
+    shape = len(cp_ranks), 2 * len(chunks)
+    return starts.reshape(shape), (starts + chunks[:, None]).reshape(shape)
 
 
 def _contiguous_rows(cu_seq_lens: np.ndarray, cp_size: int) -> np.ndarray:
@@ -56,6 +65,10 @@ def _zigzag_rows(cu_seq_lens: np.ndarray, cp_size: int) -> np.ndarray:
 
 PIECES: Mapping[str, Callable[[np.ndarray, int, int], Pieces]] = MappingProxyType(
     {"contiguous": _contiguous, "zigzag": _zigzag}
+)
+# starts and stops of what several ranks hold, each ``[ranks, pieces]``
+SHARDS: Mapping[str, Callable[[np.ndarray, int, np.ndarray], tuple[np.ndarray, np.ndarray]]] = MappingProxyType(
+    {"contiguous": _contiguous_shards, "zigzag": _zigzag_shards}
 )
 # the row of each position in all ranks' shards, one after the other
 ROWS: Mapping[str, Callable[[np.ndarray, int], np.ndarray]] = MappingProxyType(

@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from hpfun._fields import content_digest, integers, integers_field, plan_value, readonly, sealed
-from hpfun.batch.layouts import LAYOUTS, PIECES, Pieces
+from hpfun.batch.layouts import LAYOUTS, PIECES, SHARDS, Pieces
 from hpfun.documents import PackedDocuments
 from hpfun.errors import Violation, collect, in_order, refusal, refuse_all
 from hpfun.intervals import expand
@@ -128,7 +128,8 @@ class BatchPlan:
     @cached_property
     def shards(self) -> tuple[RowRuns, ...]:
         """The positions of each CP rank, in the order of its rows, as intervals."""
-        return tuple(joined(*pieces[1:]) for pieces in map(self.pieces, range(self.topology.cp_size)))
+        size = self.topology.cp_size
+        return tuple(map(joined, *SHARDS[self.layout](self.cu_seq_lens, size, np.arange(size))))
 
     def pieces(self, cp_rank: int) -> Pieces:
         """The consecutive rows of each document on a rank, in the order of its rows."""
