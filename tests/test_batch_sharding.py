@@ -30,6 +30,7 @@ from hpfun_torch.batch import (
     validate_hidden,
 )
 from hpfun_torch.batch.payload import pack, unpack
+from tests.dtypes import DTYPES
 from tests.oracles import batch as loops
 from tests.plans import numbers
 from tests.refusals import refused
@@ -159,7 +160,10 @@ def test_all_fields_that_do_not_fit_are_named_at_once():
 @pytest.mark.rule("BATCH-12")
 @pytest.mark.parametrize(
     ("dtype", "pad"),
-    [(torch.uint8, -100), (torch.int8, 200), (torch.int64, 0.5), (torch.bool, 2), (torch.int32, float("nan"))],
+    [
+        *((torch.uint8, -100), (torch.int8, 200), (torch.int64, 0.5), (torch.bool, 2), (torch.int32, float("nan"))),
+        *((torch.float16, -1e9), (torch.float32, 1e40), (torch.float64, 10**400), (torch.float8_e4m3fn, float("inf"))),
+    ],
 )
 def test_padding_that_a_dtype_cannot_hold_is_refused(dtype, pad):
     fields = (FieldSpec("input_ids", 1), FieldSpec("mask", 1, pad))
@@ -170,6 +174,70 @@ def test_padding_that_a_dtype_cannot_hold_is_refused(dtype, pad):
     assert caught.error.facts["fields"] == ("mask",)
     with refused("HP-BATCH-003"):
         CPBatchSharder(plan_batch([3], BatchTopology(2)), ("input_ids",))
+
+
+@pytest.mark.rule("BATCH-12")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_of_every_dtype_keep_their_bits_beside_padding(dtype):
+    kind = getattr(torch, dtype)
+    bits = torch.randint(0, 2 if kind == torch.bool else 256, (5 * kind.itemsize,), dtype=torch.uint8)
+    batch = {"input_ids": torch.zeros(1, 5), "mine": bits.view(kind)[None]}
+    fields = (FieldSpec("input_ids", 1), FieldSpec("mine", 1, 1))
+    shard = CPBatchSharder(plan_batch([5], BatchTopology(2)), fields, cp_rank=1).shard(batch)
+    expected = torch.cat((bits.view(kind)[4:], torch.full((3,), 1).to(kind)))
+    assert shard["mine"].dtype == kind
+    assert shard["mine"][0].view(torch.uint8).tolist() == expected.view(torch.uint8).tolist()
+
+
+@pytest.mark.rule("BATCH-12")
+def test_padding_may_be_without_end_where_the_dtype_is():
+    fields = (FieldSpec("input_ids", 1), FieldSpec("mask", 1, float("-inf")))
+    batch = {"input_ids": torch.zeros(1, 3), "mask": torch.zeros(1, 3, dtype=torch.float16)}
+    shard = CPBatchSharder(plan_batch([3], BatchTopology(2)), fields, cp_rank=1).shard(batch)
+    assert shard["mask"].tolist() == [[0.0, float("-inf")]]
+
+
+@pytest.mark.rule("BATCH-11")
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        (None, "fields"),
+        (FieldSpec("input_ids", 1), "fields"),
+        ((*OMNI_CP_TOKEN_FIELDS, FieldSpec("labels", 1, -1)), f"fields[{len(OMNI_CP_TOKEN_FIELDS)}]"),
+        *(((FieldSpec("labels", 1, pad),), "fields[0]") for pad in (-0.5, float("nan"), "position", True)),
+    ],
+    ids=str,
+)
+def test_fields_are_specs_named_once_with_labels_that_are_classes(fields, where):
+    plan, batch = plan_batch([3, 5], BatchTopology(2)), batch_of([3, 5])
+    for call in (lambda: CPBatchSharder(plan, fields), lambda: shift_batch_labels(batch, plan, fields)):
+        with refused("HP-BATCH-003") as caught:
+            call()
+        assert caught.error.where == where
+
+
+@pytest.mark.rule("BATCH-25", "BATCH-27")
+@pytest.mark.parametrize("pad", [-1, -1.0])
+def test_labels_that_count_are_those_unlike_the_padding_of_labels(pad):
+    fields = [FieldSpec("labels", 1, pad) if spec.name == "labels" else spec for spec in OMNI_CP_TOKEN_FIELDS]
+    labels = torch.tensor([[-1, -1, -1, 13, 14, 15]])
+    shifted = shift_batch_labels({"input_ids": labels, "labels": labels}, plan_batch([6], BatchTopology(2)), fields)
+    assert shifted["labels"].tolist() == [[-1, -1, 13, 14, 15, -1]]
+    assert shifted["loss_scale"].valid_by_rank.tolist() == [2, 1]
+
+
+@pytest.mark.rule("BATCH-11")
+def test_what_is_no_batch_is_refused_and_ids_that_nobody_lists_may_be_none():
+    plan = plan_batch([3], BatchTopology(2))
+    for batch in (None, [1], 7):
+        with refused("HP-BATCH-011"):
+            CPBatchSharder(plan).shard(batch)
+    sharder = CPBatchSharder(plan, (FieldSpec("inputs_embeds", 1),), cp_rank=1)
+    embedded = torch.arange(6.0).view(1, 3, 2)
+    for ids in (None, [1, 2, 3]):
+        shard = sharder.shard({"input_ids": ids, "inputs_embeds": embedded})
+        assert shard["inputs_embeds"].tolist() == [[[4.0, 5.0], [0.0, 0.0]]]
+        assert shard["input_ids"] is ids
 
 
 @pytest.mark.rule("BATCH-14")
@@ -403,6 +471,9 @@ def test_what_is_no_plan_is_refused(value):
 def test_what_needs_a_group_by_itself_is_refused_without_one():
     with refused("HP-BATCH-009"):
         TPBatchBroadcaster(object())
+    with refused("HP-BATCH-009") as caught:
+        OmniParallelBatch(BatchTopology(1), None, "cpu")
+    assert caught.error.where == "groups"
     with refused("HP-BATCH-009"):
         gather_tokens(plan_batch([8], BatchTopology(2)), torch.ones(1, 4))
     with refused("HP-ENCODER-004"):

@@ -424,6 +424,9 @@ def test_ids_are_integers_and_so_is_their_padding(ids):
     with refused("HP-HF-003") as caught:
         prepare_batch(enabled(), IDS.int(), ENDS, pad_token_id=2**40)
     assert caught.error.where == "pad_token_id"
+    with refused("HP-HF-003") as caught:  # which the embedding would not find, on ranks with padding alone
+        prepare_batch(enabled(), IDS, ENDS, pad_token_id=enabled().config.vocab_size)
+    assert caught.error.where == "pad_token_id"
 
 
 @pytest.mark.rule("HF-8")

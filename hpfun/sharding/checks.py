@@ -155,7 +155,7 @@ def _over_tp(facts: ModelFacts, request: ShardingRequest) -> Iterator[Violation]
     if not _kv_fits(kv, tp, request.kv_replicate):
         advice = _use("tp", tp, legal)
         if tp in common and _kv_fits(kv, tp, True):
-            advice += ", or pass kv_replicate=True"
+            advice += ", or pass kv_replicate=True in a ShardingRequest"
         message = f"{kv} key/value heads do not divide by tp {tp}"
         yield Violation("HP-SHARD-003", "num_key_value_heads", message, {"kv": kv, "tp": tp, "legal": legal}, advice)
 

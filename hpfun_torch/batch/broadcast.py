@@ -4,7 +4,6 @@ A header of fixed size tells every rank how many bytes follow, so all make the s
 Rules BATCH-34 and BATCH-36 to BATCH-38 of ``specs/batch.md``.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from hpfun import attempt, from_json, to_json
 from hpfun.errors import refusal
 from hpfun_torch.agree import backend_device
 from hpfun_torch.batch.payload import pack, unpack
-from hpfun_torch.batch.shard import PLAN, Batch
+from hpfun_torch.batch.shard import PLAN, Batch, check_mapping
 from hpfun_torch.checks import check_member, group_size
 
 VERSION = 1  # of header and payload
@@ -95,11 +94,7 @@ def supplied(batch: Batch | None, device: torch.device) -> dict[str, Any]:
     """The batch of the rank that reads it, its tensors on ``device``; HP-BATCH-010, 011 or 008 for what is none."""
     if batch is None:
         raise _unexpected(0, "has no batch", "pass the batch on the first rank of each tensor-parallel group")
-    if not isinstance(batch, Mapping):
-        kind = type(batch).__name__
-        raise refusal(
-            "HP-BATCH-011", "batch", f"needs a mapping, got {kind}", "pass names and values", name="", type=kind
-        )
+    check_mapping(batch)
     if PLAN in batch:
         raise refusal("HP-BATCH-008", PLAN, "the batch is a shard already", "pass it before it is cut")
     return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}

@@ -17,7 +17,7 @@ class BatchGroups:
     """The process groups that this rank is in; made by ``batch_groups``, or of what a training framework has.
 
     ``parent`` are the ranks that share a batch, ``cp_rank * tp_size + tp_rank`` in order; ``tp`` those of this rank's
-    CP rank, ``cp`` those of its TP rank. None is the group of all processes, or nothing where the size is 1.
+    CP rank, ``cp`` those of its TP rank. None is the group of all processes; of a size of 1 nobody asks for a group.
     """
 
     parent: Any = None
@@ -56,10 +56,22 @@ def batch_groups(topology: BatchTopology) -> BatchGroups:
     )
 
 
+def checked_groups(groups: Any, topology: BatchTopology) -> BatchGroups:
+    """``groups`` as they are, or HP-BATCH-009 for what are none."""
+    if isinstance(groups, BatchGroups):
+        return groups
+    raise _misfit(topology, "groups", f"needs BatchGroups, got {type(groups).__name__}", "make them with batch_groups")
+
+
 def _own_group(members: list[range], size: int) -> Any:
-    """This process's group of several, which all processes make; None for all processes and for one alone."""
-    if len(members[0]) in (1, size):
+    """This process's group, which all processes make; None for all processes.
+
+    One alone is a group too, since None would mean all to whoever is handed it; only that process makes it.
+    """
+    if len(members[0]) == size:
         return None
+    if len(members[0]) == 1:
+        return dist.new_group([dist.get_rank()], use_local_synchronization=True)
     return dist.new_subgroups_by_enumeration(list(map(list, members)))[0]
 
 

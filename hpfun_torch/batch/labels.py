@@ -23,10 +23,9 @@ from hpfun.batch import (
 from hpfun.batch.plan import check_plan
 from hpfun.errors import refusal
 from hpfun_torch.batch.rows import KEPT, PlacedRows, index
-from hpfun_torch.batch.shard import PLAN, Batch, check_batch
+from hpfun_torch.batch.shard import LABELS, PLAN, Batch, check_batch, read_specs
 from hpfun_torch.convert import kept_per_device
 
-LABELS = "labels"
 SHIFTED = "labels_shifted"
 
 
@@ -49,12 +48,12 @@ def shift_batch_labels(
     if PLAN in batch:
         message = "the batch is a shard: the label of its last row is on another rank"
         raise refusal("HP-BATCH-008", LABELS, message, "shift before sharding")
-    spec = next((spec for spec in fields if spec.name == LABELS), None)
+    spec = next((spec for spec in read_specs(fields) if spec.name == LABELS), None)
     labels = batch.get(LABELS)
     if spec is None or labels is None:
         return dict(batch)
     check_batch((spec,), batch, check_plan(plan).num_tokens)
-    ignore = spec.pad if type(spec.pad) is int else IGNORED
+    ignore = int(spec.pad)
     if not batch.get(SHIFTED):
         labels = _labels_ahead(plan, labels.device).place(labels, spec.sequence_dim, ignore)
     counts = valid_by_rank(plan, labels, spec.sequence_dim, ignore)

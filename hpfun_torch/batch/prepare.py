@@ -4,7 +4,7 @@ Whatever a rank finds wrong until then, every rank of the group raises: each joi
 before anything is raised. Rules BATCH-26 and BATCH-38 to BATCH-41 of ``specs/batch.md``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 import attrs
@@ -24,7 +24,7 @@ from hpfun.difference import in_brief
 from hpfun.errors import refusal
 from hpfun_torch.agree import compare
 from hpfun_torch.batch.broadcast import TPBatchBroadcaster, supplied
-from hpfun_torch.batch.groups import BatchGroups
+from hpfun_torch.batch.groups import BatchGroups, checked_groups
 from hpfun_torch.batch.labels import shift_batch_labels
 from hpfun_torch.batch.payload import checksum
 from hpfun_torch.batch.rule import BatchRule
@@ -83,7 +83,7 @@ class OmniParallelBatch:
     ``groups`` are those of the topology (``batch_groups`` makes them), ``device`` is where tensors go. ``layout``,
     ``alignment`` and ``capacity`` as in ``plan_batch``, ``fields`` as in ``CPBatchSharder``, ``reduction`` as in
     ``loss_scale``. Raises HP-BATCH-009 for groups that are not those of the topology, HP-BATCH-001, 003, 004 and 012
-    for options.
+    for options, and HP-BATCH-013 for a capacity below the alignment, which no batch fits.
 
     >>> from hpfun.batch import BatchTopology
     >>> whole = {"input_ids": torch.tensor([[5, 6, 7, 8]]), "labels": torch.tensor([[5, 6, 7, 8]])}
@@ -109,11 +109,11 @@ class OmniParallelBatch:
         self._rule = BatchRule(topology, layout, alignment, capacity)
         loss_scale([0], reduction=reduction, group_size=1)
         self._reduction = reduction
-        self._groups = groups
+        self._groups = checked_groups(groups, topology)
         self._cp_rank, self._tp_rank = groups.coordinates(topology)
         self._device = torch.device(device)
         self._broadcaster = TPBatchBroadcaster(groups.tp, device) if topology.tp_size > 1 else None
-        self._sharder = CPBatchSharder(self._rule, tuple(fields), self._cp_rank)
+        self._sharder = CPBatchSharder(self._rule, fields, self._cp_rank)
         self._adapter = runtime_input_adapter
 
     def prepare(self, batch: Batch | None) -> dict[str, Any]:
@@ -145,10 +145,21 @@ class OmniParallelBatch:
         check_batch(fields, whole, plan.num_tokens)
         shifted = shift_batch_labels(whole, plan, fields, self._reduction)
         shard = attrs.evolve(self._sharder, plan_or_rule=plan).shard(shifted)
-        made = None if self._adapter is None else tuple(self._adapter.runtime_input_fields())
+        made = None if self._adapter is None else _declared(self._adapter)
         _check_names(made or (), made or (), shard)
         there = {spec.name: whole[spec.name] for spec in fields if whole.get(spec.name) is not None}
-        return _Prepared(plan, whole, shard, made, {name: checksum(tensor) for name, tensor in there.items()})
+        digests = {name: checksum(tensor) for name, tensor in there.items()}
+        return _Prepared(plan, whole, shard, made, {**digests, **self._loss_of(shifted)})
+
+    def _loss_of(self, shifted: Mapping[str, Any]) -> dict[str, str]:
+        """What makes the loss, which ranks have to share like the tokens: their scale, their count, their fields."""
+        scale, items = shifted.get("loss_scale"), shifted.get("num_items_in_batch")
+        items = items.tolist() if isinstance(items, torch.Tensor) else items
+        return {
+            "fields": digest([spec.digest for spec in self._sharder.fields]),
+            "loss_scale": str(getattr(scale, "digest", scale)),
+            "num_items_in_batch": str(items),
+        }
 
     def _with_inputs(self, found: _Prepared, context: RuntimeContext) -> dict[str, Any]:
         adapter = cast(RuntimeInputAdapter, self._adapter)
@@ -168,6 +179,15 @@ class OmniParallelBatch:
         mark = digest(described) if outcome.ok else ""
         compare(outcome, mark, described, self._groups.parent, "HP-BATCH-007", where)
         return cast(T, found)
+
+
+def _declared(adapter: RuntimeInputAdapter) -> tuple[str, ...]:
+    """The names that an adapter declares; HP-DATA-001 for what are none."""
+    found = adapter.runtime_input_fields()
+    if isinstance(found, str) or not isinstance(found, Iterable):
+        kind = type(found).__name__
+        raise refusal("HP-DATA-001", "runtime_inputs", f"needs names, got {kind}", "declare a list", keys=(), type=kind)
+    return tuple(found)
 
 
 def _check_names(made: tuple[str, ...], declared: tuple[str, ...], batch: Batch) -> None:

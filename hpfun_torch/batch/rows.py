@@ -12,6 +12,11 @@ import torch
 from hpfun.batch import BatchPlan, BatchView, restore_index
 from hpfun_torch.convert import kept_per_device
 
+_WITHOUT_KERNELS = frozenset(
+    getattr(torch, name)
+    for name in ("uint16", "uint32", "uint64", *(name for name in dir(torch) if name.startswith("float8_")))
+)
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 KEPT = 8  # plans change with every batch; those of one batch are asked for by each of its fields
 
 
@@ -42,6 +47,10 @@ class PlacedRows:
             placed = fill.to(tensor.dtype).view(around).expand(shape).clone(memory_format=torch.contiguous_format)
         else:
             placed = tensor.new_full(shape, fill)
+        if tensor.dtype in _WITHOUT_KERNELS:  # bits move as those of an integer
+            bits = _INTEGERS[tensor.dtype.itemsize]
+            placed.view(bits).index_copy_(dim, self.targets, rows.view(bits))
+            return placed
         return placed.index_copy_(dim, self.targets, rows)
 
 

@@ -17,8 +17,8 @@ from hpfun.errors import refusal
 class BatchRule:
     """What all plans of a training run have in common; called with a batch, it gives the plan of that batch.
 
-    ``alignment`` and ``capacity`` as in ``plan_batch``. Raises HP-BATCH-001 and 004 when made; when called, what
-    ``batch_lengths`` raises and HP-BATCH-013.
+    ``alignment`` and ``capacity`` as in ``plan_batch``. Raises HP-BATCH-001 and 004 when made, and HP-BATCH-013 for a
+    capacity below the alignment; when called, what ``batch_lengths`` raises and HP-BATCH-013.
 
     >>> rule = BatchRule(BatchTopology(2), layout="zigzag")
     >>> rule({"input_ids": torch.zeros(1, 8), "cu_seq_lens": torch.tensor([0, 3, 8])}).padded_length

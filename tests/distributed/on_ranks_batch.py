@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from hpfun import attempt
-from hpfun.batch import BatchTopology, batch_view, decoder_layout, plan_batch
+from hpfun.batch import OMNI_CP_TOKEN_FIELDS, BatchTopology, FieldSpec, batch_view, decoder_layout, plan_batch
 from hpfun_torch.batch import (
     BatchGroups,
     CPBatchSharder,
@@ -24,6 +24,8 @@ from hpfun_torch.batch import (
     localize,
     shift_batch_labels,
 )
+from hpfun_torch.dense import dense_context
+from hpfun_torch.integrations.transformers import sum_gradients
 
 ALL_GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
 
@@ -141,6 +143,8 @@ def failing_batch(kind: str, batch: dict[str, Any]) -> Any:
         "lengths": batch | {"cu_seq_lens": torch.tensor([0, total])},
         "tokens": batch | {"input_ids": batch["input_ids"] + 1},
         "labels": batch | {"labels": torch.full_like(batch["input_ids"], -100)},
+        "shifted": batch | {"labels_shifted": True},
+        "count": batch | {"num_items_in_batch": torch.tensor(3)},
         "crash": Broken(batch),
     }
     return changes.get(kind, batch)
@@ -174,6 +178,22 @@ def prepared(topology: BatchTopology, layout: str, batch: dict[str, Any]) -> tup
     return plain(got), calls
 
 
+def prepared_with(
+    topology: BatchTopology, batch: dict[str, Any], ignore: int, pad: int, alignment: int, reduction: str
+) -> tuple[dict[str, Any], tuple[list[int], int]]:
+    """This rank's part in zigzag with a field of its own, and what labels are ignored, and its loss scale."""
+    groups = groups_of(topology)
+    kept = [spec for spec in OMNI_CP_TOKEN_FIELDS if spec.name != "labels"]
+    fields = [*kept, FieldSpec("labels", 1, ignore), FieldSpec("mine", 0, pad)]
+    options = {"layout": "zigzag", "alignment": alignment, "fields": fields, "reduction": reduction}
+    found = OmniParallelBatch(topology, groups, "cpu", **options).prepare(
+        batch if groups.coordinates(topology)[1] == 0 else None
+    )
+    scale = found["loss_scale"]
+    shown = {name: plain(found)[name] for name in ("labels", "mine", "num_items_in_batch")}
+    return shown, (scale.valid_by_rank.tolist(), scale.factor)
+
+
 class Adapter:
     """Runtime inputs that a rank makes with its group, unless it fails."""
 
@@ -204,8 +224,11 @@ def prepared_with_failure(topology: BatchTopology, kind: str, bad: int, batch: d
         adapter = Adapter(groups, kind.partition(" ")[2] if odd else "")
     if kind == "lonely" and not odd:
         adapter = Adapter(groups, "")
-    options = {"layout": "zigzag" if kind == "layout" and odd else "contiguous"}
+    options: dict[str, Any] = {"layout": "zigzag" if kind == "layout" and odd else "contiguous"}
     options["capacity"] = 8 if kind == "capacity" and odd else None
+    options["reduction"] = "mean" if kind == "reduction" and odd else "sum"
+    if kind == "pad" and odd:
+        options["fields"] = (FieldSpec("input_ids", 1, 9, required=True), *OMNI_CP_TOKEN_FIELDS[1:])
     omni = OmniParallelBatch(topology, groups, "cpu", adapter, **options)
     start = time.monotonic()
     with counted() as calls:
@@ -252,6 +275,17 @@ def misfitting_groups(topology: BatchTopology) -> dict[str, str]:
     found["other world"] = attempt(batch_groups, BatchTopology(3))[1].code
     found["gather"] = attempt(gather_tokens, plan_batch([16], BatchTopology(2)), torch.ones(1, 8))[1].code
     return found
+
+
+def sums_over_groups(topology: BatchTopology) -> tuple[tuple[int, ...], float]:
+    """Sizes of the groups, and what the CP ranks' gradients add up to where each has 1."""
+    groups = groups_of(topology)
+    layer = torch.nn.Linear(1, 1)
+    layer(torch.ones(1, 1)).sum().backward()
+    assert dense_context(plan_batch([8], topology), groups.cp).group is groups.cp
+    sum_gradients(layer, groups.cp)
+    sizes = tuple(dist.get_world_size(group) for group in (groups.parent, groups.tp, groups.cp))
+    return sizes, layer.bias.grad.item()
 
 
 def coordinates_of(topology: BatchTopology) -> dict[str, Any]:

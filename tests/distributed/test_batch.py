@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hpfun.batch import BatchTopology, plan_batch
 from tests.distributed import on_ranks_batch as on_ranks
+from tests.dtypes import DTYPES
 from tests.oracles import batch as loops
 from tests.plans import numbers
 from tests.refusals import refused
@@ -17,11 +18,6 @@ from tests.refusals import refused
 PAIRS = BatchTopology(2, 2)
 SHARED = BatchTopology(2, 2, sequence_parallel=True)
 FOUR = BatchTopology(4)
-DTYPES = (
-    *("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
-    *("float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"),
-    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
-)
 TENSORS = st.tuples(
     st.sampled_from(DTYPES),
     st.lists(st.integers(0, 4), max_size=3).map(tuple),
@@ -162,6 +158,38 @@ def test_groups_are_those_of_the_topology_or_refused(ranks):
     assert [c["swapped"] for c in ranks(4).run(on_ranks.misfitting_groups, PAIRS)][1:3] == ["HP-BATCH-009"] * 2
 
 
+@pytest.mark.rule("BATCH-40")
+@pytest.mark.parametrize(
+    "topology",
+    [BatchTopology(1, 4), BatchTopology(4), BatchTopology(1, 2, True, 2), BatchTopology(1, dp_size=4), PAIRS],
+)
+def test_a_group_of_one_is_that_rank_and_not_all(ranks, topology):
+    for sizes, ratio in ranks(4).run(on_ranks.sums_over_groups, topology):
+        assert sizes == (topology.parent_size, topology.tp_size, topology.cp_size)
+        assert ratio == topology.cp_size
+
+
+@pytest.mark.rule("BATCH-11", "BATCH-25", "BATCH-29", "BATCH-3")
+@given(st.sampled_from((-1, -7)), st.integers(0, 9), st.integers(1, 3), st.sampled_from(("sum", "mean")))
+def test_fields_alignment_and_reduction_are_those_that_were_asked_for(ranks, ignore, pad, times, reduction):
+    batch = whole_batch()
+    labels = [ignore if at % 3 == 1 else at for at in range(sum(LENGTHS))]
+    mine = [[at, -at] for at in range(sum(LENGTHS))]
+    batch |= {"labels": torch.tensor([labels]), "mine": torch.tensor(mine)}
+    shifted = loops.shifted(labels, LENGTHS, ignore=ignore)
+    rows = loops.shards(LENGTHS, *numbers(PAIRS), "zigzag", 4 * times)
+    counts = [loops.counted(shifted, part, ignore) for part in rows]
+    answers = ranks(4).run(on_ranks.prepared_with, PAIRS, batch, ignore, pad, 4 * times, reduction)
+    for rank, (found, scale) in enumerate(answers):
+        part = rows[rank // 2]
+        assert found == {
+            "labels": [loops.held(shifted, part, ignore)],
+            "mine": loops.held(mine, part, [pad, pad]),
+            "num_items_in_batch": sum(counts),
+        }
+        assert scale == (counts, 2 if reduction == "mean" else 1)
+
+
 @pytest.mark.rule("BATCH-26", "BATCH-39")
 @pytest.mark.parametrize("topology", [PAIRS, SHARED, FOUR, BatchTopology(1, 4)], ids=str)
 @pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
@@ -207,6 +235,10 @@ def test_every_rank_gets_its_rows_with_shifted_labels_for_four_collectives(ranks
         ("labels", 2, "HP-BATCH-007"),
         ("layout", 3, "HP-BATCH-007"),
         ("lonely", 1, "HP-BATCH-007"),
+        ("shifted", 2, "HP-BATCH-007"),
+        ("count", 2, "HP-BATCH-007"),
+        ("reduction", 3, "HP-BATCH-007"),
+        ("pad", 1, "HP-BATCH-007"),
         ("crash", 2, "HP-AGREE-002"),
     ],
 )
@@ -227,6 +259,10 @@ def test_what_one_rank_finds_all_raise_and_the_groups_work_on(ranks, kind, bad, 
             "labels": "labels",
             "layout": "layout",
             "lonely": "runtime_inputs",
+            "shifted": "loss_scale",
+            "count": "num_items_in_batch",
+            "reduction": "loss_scale",
+            "pad": "fields",
         }[kind]
         assert field in facts["fields"]
         assert len(set(facts["digests"])) == 2

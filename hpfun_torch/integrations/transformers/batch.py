@@ -94,7 +94,8 @@ def _planned(
     ids = _flat(input_ids, "input_ids")
     goals = (ids if labels is None else _flat(labels, "labels")).long()  # what cross entropy takes
     documents = _documents(cu_seq_lens)
-    integer(pad, "pad_token_id", "HP-HF-003", least=0, most=torch.iinfo(ids.dtype).max)
+    known = model.config.get_text_config().vocab_size
+    integer(pad, "pad_token_id", "HP-HF-003", least=0, most=min(known - 1, torch.iinfo(ids.dtype).max))
     lengths = {"input_ids": len(ids), "labels": len(goals), "cu_seq_lens": documents.total}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name} {count}" for name, count in lengths.items())
