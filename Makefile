@@ -28,7 +28,7 @@ demo: $(READY)
 
 test: $(READY)
 	$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup
-	$(RUN) -m pytest -q --nbmake --no-header -p no:xdist notebooks
+	$(RUN) -m pytest -q --nbmake --no-header -n $(WORKERS) notebooks
 
 # Calls of Ascend's operators against the wheel's own schemas, in an environment of their own. The wheel is imported on
 # stub libraries: nothing of it computes, and what would have to reports an error, at once where nothing is queued.
