@@ -63,15 +63,23 @@ def _zigzag_rows(cu_seq_lens: np.ndarray, cp_size: int) -> np.ndarray:
     return expand(starts.ravel(), (starts + chunks[:, None]).ravel())
 
 
-PIECES: Mapping[str, Callable[[np.ndarray, int, int], Pieces]] = MappingProxyType(
-    {"contiguous": _contiguous, "zigzag": _zigzag}
+class Layout(NamedTuple):
+    """How a layout lays out documents that end at ``cu_seq_lens [documents + 1]``.
+
+    ``pieces(cu_seq_lens, cp_size, cp_rank)`` of one rank; ``shards(cu_seq_lens, cp_size, cp_ranks)`` of several, as
+    starts and stops int64 ``[ranks, pieces]``; ``rows(cu_seq_lens, cp_size)`` of each position in all ranks' shards,
+    one after the other.
+    """
+
+    pieces: Callable[[np.ndarray, int, int], Pieces]
+    shards: Callable[[np.ndarray, int, np.ndarray], tuple[np.ndarray, np.ndarray]]
+    rows: Callable[[np.ndarray, int], np.ndarray]
+
+
+BY_NAME: Mapping[str, Layout] = MappingProxyType(
+    {
+        "contiguous": Layout(_contiguous, _contiguous_shards, _contiguous_rows),
+        "zigzag": Layout(_zigzag, _zigzag_shards, _zigzag_rows),
+    }
 )
-# starts and stops of what several ranks hold, each ``[ranks, pieces]``
-SHARDS: Mapping[str, Callable[[np.ndarray, int, np.ndarray], tuple[np.ndarray, np.ndarray]]] = MappingProxyType(
-    {"contiguous": _contiguous_shards, "zigzag": _zigzag_shards}
-)
-# the row of each position in all ranks' shards, one after the other
-ROWS: Mapping[str, Callable[[np.ndarray, int], np.ndarray]] = MappingProxyType(
-    {"contiguous": _contiguous_rows, "zigzag": _zigzag_rows}
-)
-LAYOUTS = tuple(PIECES)
+LAYOUTS = tuple(BY_NAME)

@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from hpfun._fields import content_digest, integers, integers_field, plan_value, readonly, sealed
-from hpfun.batch.layouts import LAYOUTS, PIECES, SHARDS, Pieces
+from hpfun.batch.layouts import BY_NAME, LAYOUTS, Pieces
 from hpfun.documents import PackedDocuments
 from hpfun.errors import Violation, collect, in_order, refusal, refuse_all
 from hpfun.intervals import expand
@@ -129,11 +129,11 @@ class BatchPlan:
     def shards(self) -> tuple[RowRuns, ...]:
         """The positions of each CP rank, in the order of its rows, as intervals."""
         size = self.topology.cp_size
-        return tuple(map(joined, *SHARDS[self.layout](self.cu_seq_lens, size, np.arange(size))))
+        return tuple(map(joined, *BY_NAME[self.layout].shards(self.cu_seq_lens, size, np.arange(size))))
 
     def pieces(self, cp_rank: int) -> Pieces:
         """The consecutive rows of each document on a rank, in the order of its rows."""
-        return PIECES[self.layout](self.cu_seq_lens, self.topology.cp_size, cp_rank)
+        return BY_NAME[self.layout].pieces(self.cu_seq_lens, self.topology.cp_size, cp_rank)
 
     def real_rows(self, cp_rank: int, ahead: int = 0) -> int:
         """Rows of a rank with a token that has ``ahead`` more behind it in its document; costs O(documents)."""

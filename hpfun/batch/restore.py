@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from hpfun._fields import readonly, sealed
-from hpfun.batch.layouts import ROWS
+from hpfun.batch.layouts import BY_NAME
 from hpfun.batch.plan import BatchPlan, check_plan
 from hpfun.errors import refusal
 from hpfun.exchange import RowExchange
@@ -40,7 +40,7 @@ def position_rows(plan: BatchPlan) -> np.ndarray:
     >>> position_rows(plan_batch((3, 5), BatchTopology(2), layout="zigzag")).tolist()
     [0, 6, 7, 1, 2, 3, 8, 9, 10, 11, 4, 5]
     """
-    return sealed(ROWS[check_plan(plan).layout](plan.cu_seq_lens, plan.topology.cp_size))
+    return sealed(BY_NAME[check_plan(plan).layout].rows(plan.cu_seq_lens, plan.topology.cp_size))
 
 
 def relayout(plan_from: BatchPlan, plan_to: BatchPlan, rank: int) -> RowExchange:
