@@ -474,6 +474,8 @@ def test_what_needs_a_group_by_itself_is_refused_without_one():
     with refused("HP-BATCH-009") as caught:
         OmniParallelBatch(BatchTopology(1), None, "cpu")
     assert caught.error.where == "groups"
+    with refused("HP-BATCH-013"):  # which no batch fits
+        OmniParallelBatch(BatchTopology(1), BatchGroups(), "cpu", capacity=1)
     with refused("HP-BATCH-009"):
         gather_tokens(plan_batch([8], BatchTopology(2)), torch.ones(1, 4))
     with refused("HP-ENCODER-004"):
@@ -517,6 +519,15 @@ def test_a_runtime_input_is_declared_once_and_in_no_batch(names, made, mapped):
     with refused("HP-DATA-001") as caught:
         omni.prepare(batch_of([3, 5]))
     assert caught.error.facts["keys"] == (() if wrong == ["no mapping"] else tuple(dict.fromkeys(wrong)))
+
+
+@pytest.mark.rule("BATCH-41")
+@pytest.mark.parametrize("names", ["images", None, 3])
+def test_what_an_adapter_declares_are_names(names):
+    omni = OmniParallelBatch(BatchTopology(1), BatchGroups(), "cpu", Inputs(names, {}))
+    with refused("HP-DATA-001") as caught:
+        omni.prepare(batch_of([3, 5]))
+    assert caught.error.facts == {"keys": (), "type": type(names).__name__}
 
 
 @pytest.mark.rule("BATCH-41")

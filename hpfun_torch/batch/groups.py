@@ -17,7 +17,7 @@ class BatchGroups:
     """The process groups that this rank is in; made by ``batch_groups``, or of what a training framework has.
 
     ``parent`` are the ranks that share a batch, ``cp_rank * tp_size + tp_rank`` in order; ``tp`` those of this rank's
-    CP rank, ``cp`` those of its TP rank. None is the group of all processes; of a size of 1 nobody asks for a group.
+    CP rank, ``cp`` those of its TP rank. None is the group of all processes, so a size of 1 among several has its own.
     """
 
     parent: Any = None
@@ -76,9 +76,9 @@ def _own_group(members: list[range], size: int) -> Any:
 
 
 def _rank(group: Any, name: str, size: int, topology: BatchTopology) -> int:
-    if size == 1:
-        return 0
     if not dist.is_initialized():
+        if size == 1:
+            return 0
         message = f"{size} ranks, but torch.distributed is not initialised"
         raise _misfit(topology, name, message, "call torch.distributed.init_process_group first")
     found, rank = dist.get_world_size(group), dist.get_rank(group)

@@ -273,6 +273,8 @@ def misfitting_groups(topology: BatchTopology) -> dict[str, str]:
     }
     found = {name: attempt(OmniParallelBatch, topology, groups, "cpu")[1].code for name, groups in cases.items()}
     found["other world"] = attempt(batch_groups, BatchTopology(3))[1].code
+    all_for_one = attempt(OmniParallelBatch, BatchTopology(1, 4), BatchGroups(), "cpu")  # None is all, also as cp
+    found["all for one"] = all_for_one[1].code
     found["gather"] = attempt(gather_tokens, plan_batch([16], BatchTopology(2)), torch.ones(1, 8))[1].code
     return found
 

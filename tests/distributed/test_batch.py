@@ -161,7 +161,7 @@ def test_groups_are_those_of_the_topology_or_refused(ranks):
 @pytest.mark.rule("BATCH-40")
 @pytest.mark.parametrize(
     "topology",
-    [BatchTopology(1, 4), BatchTopology(4), BatchTopology(1, 2, True, 2), BatchTopology(1, dp_size=4), PAIRS],
+    [BatchTopology(1, 4), FOUR, BatchTopology(1, 2, True, 2), BatchTopology(1, dp_size=4), PAIRS],
 )
 def test_a_group_of_one_is_that_rank_and_not_all(ranks, topology):
     for sizes, ratio in ranks(4).run(on_ranks.sums_over_groups, topology):
