@@ -88,10 +88,8 @@ def batch(
     check_picture(picture)
     sizes = group_sizes(group.ranks)
     layouts = LAYOUTS if group.layout is None else (group.layout,)
-    count = len(sizes) * len(layouts)
-    if out is not None and (len(sizes) > 1 or group.layout is None):
-        advice = "pass one --ranks and a --layout"
-        raise refusal("HP-INPUT-002", "--out", f"{count} plans for one file", advice, plans=count)
+    if out is not None:
+        _check_one_plan(len(sizes) * len(layouts))
     documents = read_batch(source, given, [1])
     made = _planned(documents, group, sizes, layouts, picture)
     if out is not None:
@@ -105,6 +103,13 @@ def batch(
         print_json(tokens=documents.total, documents=documents.num_documents, plans=rows)
     else:
         _print_table(made, rows)
+
+
+def _check_one_plan(count: int) -> None:
+    """HP-INPUT-002 unless there is one plan for the file of ``--out``."""
+    if count > 1:
+        advice = "pass one --ranks and a --layout"
+        raise refusal("HP-INPUT-002", "--out", f"{count} plans for one file", advice, plans=count)
 
 
 def _planned(
